@@ -1,0 +1,45 @@
+#include "kernels/cpu/gemm.h"
+
+#include <cblas.h>
+
+#include <limits>
+
+#include "kernels/base/check.h"
+
+namespace xce::cpu {
+namespace {
+
+CBLAS_TRANSPOSE code(Trans trans) { return trans == Trans::kYes ? CblasTrans : CblasNoTrans; }
+
+void single_threaded_once() {
+  static const bool done = [] {
+    openblas_set_num_threads(1);
+    return true;
+  }();
+  (void)done;
+}
+
+// OpenBLAS counts in 32-bit ints; callers tile, so a larger size is a bug in the tiling.
+int narrow(int64_t size) {
+  XCE_CHECK(size >= 0 && size <= std::numeric_limits<int>::max(), "a GEMM size that fits 32 bits", size);
+  return static_cast<int>(size);
+}
+
+}  // namespace
+
+void gemm(Trans ta, Trans tb, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda, const float* b,
+          int64_t ldb, float beta, float* c, int64_t ldc) {
+  single_threaded_once();
+  if (m == 0 || n == 0) return;
+  cblas_sgemm(CblasRowMajor, code(ta), code(tb), narrow(m), narrow(n), narrow(k), alpha, a, narrow(lda), b, narrow(ldb),
+              beta, c, narrow(ldc));
+}
+void gemm(Trans ta, Trans tb, int64_t m, int64_t n, int64_t k, double alpha, const double* a, int64_t lda,
+          const double* b, int64_t ldb, double beta, double* c, int64_t ldc) {
+  single_threaded_once();
+  if (m == 0 || n == 0) return;
+  cblas_dgemm(CblasRowMajor, code(ta), code(tb), narrow(m), narrow(n), narrow(k), alpha, a, narrow(lda), b, narrow(ldb),
+              beta, c, narrow(ldc));
+}
+
+}  // namespace xce::cpu

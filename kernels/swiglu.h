@@ -1,0 +1,28 @@
+// SwiGLU (Shazeer 2020): y = silu(gate) * up, silu(g) = g / (1 + exp(-g)); gate and up lie side by side in one array.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/dtype.h"
+#include "kernels/base/exec.h"
+
+namespace xce {
+
+struct SwigluForward {
+  const void* gate_up;  // (rows, 2 * cols) dtype: each row gate [cols] then up [cols]
+  void* y;              // (rows, cols) dtype, out
+  int64_t rows, cols;
+  DType dtype;
+};
+struct SwigluBackward {
+  const void* gate_up;  // (rows, 2 * cols) dtype
+  const void* dy;       // (rows, cols) dtype
+  void* dgate_up;       // (rows, 2 * cols) dtype, out; may be gate_up
+  int64_t rows, cols;
+  DType dtype;
+};
+
+void launch(const CpuExec& exec, const SwigluForward& args);
+void launch(const CpuExec& exec, const SwigluBackward& args);
+
+}  // namespace xce
