@@ -1,0 +1,78 @@
+// Typed test arrays: values held in a dtype, seen as doubles, guarded at both ends and poisoned with NaN until written.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "kernels/base/dtype.h"
+
+namespace xce::test {
+
+class Array {
+ public:
+  static constexpr size_t kGuardBytes = 64;
+
+  // n elements of NaN, between guard bytes that guards_intact() checks.
+  Array(DType dtype, int64_t n) : dtype_(dtype), n_(n), bytes_(2 * kGuardBytes + n * size_of(dtype), 0xA5) {
+    for (int64_t i = 0; i < n; ++i) set(i, std::numeric_limits<double>::quiet_NaN());
+  }
+  // Normal values of the given standard deviation, rounded to the dtype.
+  static Array normal(DType dtype, int64_t n, uint64_t seed, double stddev = 1.0) {
+    Array a(dtype, n);
+    std::mt19937_64 gen(seed);
+    std::normal_distribution<double> dist(0.0, stddev);
+    for (int64_t i = 0; i < n; ++i) a.set(i, dist(gen));
+    return a;
+  }
+  static Array filled(DType dtype, int64_t n, double value) {
+    Array a(dtype, n);
+    for (int64_t i = 0; i < n; ++i) a.set(i, value);
+    return a;
+  }
+
+  void* data() { return bytes_.data() + kGuardBytes; }
+  const void* data() const { return bytes_.data() + kGuardBytes; }
+  int64_t size() const { return n_; }
+  DType dtype() const { return dtype_; }
+  double operator[](int64_t i) const {
+    return visit_dtype(dtype_, [&]<class T>(std::type_identity<T>) {
+      T value;
+      std::memcpy(&value, bytes_.data() + kGuardBytes + i * sizeof(T), sizeof(T));
+      return static_cast<double>(value);
+    });
+  }
+  void set(int64_t i, double x) {
+    visit_dtype(dtype_, [&]<class T>(std::type_identity<T>) {
+      T value = make<T>(x);
+      std::memcpy(bytes_.data() + kGuardBytes + i * sizeof(T), &value, sizeof(T));
+    });
+  }
+  std::vector<double> values() const {
+    std::vector<double> out(n_);
+    for (int64_t i = 0; i < n_; ++i) out[i] = (*this)[i];
+    return out;
+  }
+  bool guards_intact() const {
+    for (size_t i = 0; i < kGuardBytes; ++i)
+      if (bytes_[i] != 0xA5 || bytes_[bytes_.size() - 1 - i] != 0xA5) return false;
+    return true;
+  }
+  bool same_bits(const Array& other) const { return bytes_ == other.bytes_; }
+
+ private:
+  template <class T>
+  static T make(double x) {
+    if constexpr (std::is_same_v<T, Bf16>)
+      return Bf16(static_cast<float>(x));
+    else
+      return static_cast<T>(x);
+  }
+  DType dtype_;
+  int64_t n_;
+  std::vector<unsigned char> bytes_;
+};
+
+}  // namespace xce::test

@@ -1,0 +1,17 @@
+// The devices a test body runs on. CPU tests run with one and with three threads, so that partitions are uneven.
+#pragma once
+
+#include <vector>
+
+#include "kernels/base/exec.h"
+#include "kernels/cpu/parallel.h"
+
+namespace xce::test {
+
+inline Exec cpu_exec(int threads) {
+  static ThreadPool one(1), two(2), three(3);
+  return CpuExec{threads == 1 ? &one : threads == 2 ? &two : &three};
+}
+inline std::vector<Exec> all_execs() { return {cpu_exec(1), cpu_exec(3)}; }
+
+}  // namespace xce::test
