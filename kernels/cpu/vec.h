@@ -1,0 +1,57 @@
+// Words of the CPU kernels' inner loops, written so that the compiler vectorises `#pragma omp simd` loops made of them:
+// loads and stores of any dtype as its accumulation type, and a branch-free exp.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/base/dtype.h"
+
+namespace xce::cpu {
+
+// p[i] as the type that arithmetic on it uses: float for Bf16 and float, double for double.
+template <class T>
+inline Accum<T> load(const T* p, int64_t i) {
+  return static_cast<Accum<T>>(p[i]);
+}
+// p[i] = value, rounded to nearest even.
+template <class T>
+inline void store(T* p, int64_t i, Accum<T> value) {
+  p[i] = static_cast<T>(value);
+}
+
+// e^x within 1.1 ulp: 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2, a polynomial for e^r (Cephes, Moshier 1989),
+// and n added to its exponent bits. exp(NaN) = NaN, exp(inf) = inf, exp(-inf) = 0; results below the smallest normal
+// number are 0.
+inline float exp(float x) {
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, left in the low mantissa bits
+  constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;  // n * kLn2High is exact
+  constexpr float kOverflow = 88.7228317f, kUnderflow = -87.3365402f;
+  float shifted = x * 1.44269504f + kRound;
+  float n = shifted - kRound;
+  float r = (x - n * kLn2High) - n * kLn2Low;
+  float q = 1.9875691500e-4f;
+  q = q * r + 1.3981999507e-3f;
+  q = q * r + 8.3334519073e-3f;
+  q = q * r + 4.1665795894e-2f;
+  q = q * r + 1.6666665459e-1f;
+  q = q * r + 5.0000001201e-1f;
+  float p = q * (r * r) + r + 1.0f;
+  float y = std::bit_cast<float>(std::bit_cast<uint32_t>(p) + (std::bit_cast<uint32_t>(shifted) << 23));
+  y = x > kOverflow ? std::numeric_limits<float>::infinity() : y;
+  y = x < kUnderflow ? 0.0f : y;
+  return x != x ? x : y;
+}
+inline double exp(double x) {
+  return std::exp(x);
+}
+
+// 1 / (1 + e^-x).
+template <class A>
+inline A sigmoid(A x) {
+  return A(1) / (A(1) + exp(-x));
+}
+
+}  // namespace xce::cpu
