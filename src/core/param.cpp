@@ -1,0 +1,72 @@
+#include "src/core/param.h"
+
+#include "kernels/base/check.h"
+#include "kernels/elementwise.h"
+#include "src/core/rng.h"
+
+namespace xce {
+
+int ParameterSet::add(Parameter p) {
+  XCE_CHECK(p.rows > 0 && p.cols > 0, "a parameter shape above zero for " + p.name, str(p.rows, " x ", p.cols));
+  XCE_CHECK(list_.empty() || p.unit >= list_.back().unit, "units in order at " + p.name, p.unit);
+  XCE_CHECK(!allocated(), "parameters added before allocate()", p.name);
+  p.offset = size_;
+  size_ += (p.size() + kAlign - 1) / kAlign * kAlign;
+  list_.push_back(std::move(p));
+  written_.push_back(0);
+  return static_cast<int>(list_.size()) - 1;
+}
+
+int64_t ParameterSet::count() const {
+  int64_t total = 0;
+  for (const Parameter& p : list_) total += p.size();
+  return total;
+}
+
+size_t ParameterSet::bytes(DType dtype) const {
+  size_t accum = size_of(accum_dtype(dtype));
+  return static_cast<size_t>(size_) * (4 * accum + (dtype == accum_dtype(dtype) ? 0 : size_of(dtype)));
+}
+
+void ParameterSet::allocate(DType dtype) {
+  dtype_ = dtype;
+  size_t accum_bytes = static_cast<size_t>(size_) * size_of(accum_dtype(dtype));
+  master_ = Buffer(accum_bytes);
+  grad_ = Buffer(accum_bytes);
+  m_ = Buffer(accum_bytes);
+  v_ = Buffer(accum_bytes);
+  if (dtype != accum_dtype(dtype)) compute_ = Buffer(static_cast<size_t>(size_) * size_of(dtype));
+}
+
+void ParameterSet::initialize(uint64_t seed) {
+  XCE_CHECK(allocated(), "allocate() before initialize()", "nothing allocated");
+  visit_dtype(accum_dtype(dtype_), [&]<class T>(std::type_identity<T>) {
+    for (const Parameter& p : list_) {
+      Rng rng(seed, p.name);
+      T* master = static_cast<T*>(this->master(p.offset));
+      for (int64_t i = 0; i < p.size(); ++i)
+        master[i] = static_cast<T>(static_cast<float>(p.init_stddev == 0 ? 1.0 : p.init_stddev * rng.normal(i)));
+    }
+  });
+}
+
+void ParameterSet::update_compute(const Exec& exec) {
+  if (has_compute_copy())
+    run(exec, Convert{.x = master(), .y = compute(), .n = size_, .from = accum_dtype(dtype_), .to = dtype_});
+}
+
+void ParameterSet::begin_gradients() { written_.assign(list_.size(), 0); }
+
+bool ParameterSet::claim_gradient(int index) {
+  bool accumulate = written_[index];
+  written_[index] = 1;
+  return accumulate;
+}
+
+void ParameterSet::finish_gradients(const Exec& exec) {
+  for (size_t i = 0; i < list_.size(); ++i)
+    if (!written_[i])
+      run(exec, Fill{.y = grad(list_[i].offset), .n = list_[i].size(), .dtype = accum_dtype(dtype_), .value = 0});
+}
+
+}  // namespace xce
