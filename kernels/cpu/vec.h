@@ -2,6 +2,7 @@
 // loads and stores of any dtype as its accumulation type, and a branch-free exp.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -10,6 +11,13 @@
 #include "kernels/base/dtype.h"
 
 namespace xce::cpu {
+
+// parallel_for's grain for element-wise loops: fewer elements than this are done before another thread has woken up.
+constexpr int64_t kGrain = 8192;
+// The same in rows of `cols` elements.
+inline int64_t row_grain(int64_t cols) {
+  return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, cols));
+}
 
 // p[i] as the type that arithmetic on it uses: float for Bf16 and float, double for double.
 template <class T>

@@ -1,0 +1,62 @@
+// With s = sigmoid(gate): dgate = dy * up * s * (1 + gate * (1 - s)), dup = dy * gate * s.
+#include "kernels/swiglu.h"
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/vec.h"
+
+namespace xce {
+namespace {
+
+template <class T>
+void forward_row(const T* gate_up, T* y, int64_t cols) {
+  using A = Accum<T>;
+#pragma omp simd
+  for (int64_t i = 0; i < cols; ++i) {
+    A gate = cpu::load(gate_up, i), up = cpu::load(gate_up, i + cols);
+    cpu::store(y, i, gate / (A(1) + cpu::exp(-gate)) * up);
+  }
+}
+
+template <class T>
+void backward_row(const T* gate_up, const T* dy, T* dgate_up, int64_t cols) {
+  using A = Accum<T>;
+#pragma omp simd
+  for (int64_t i = 0; i < cols; ++i) {
+    A gate = cpu::load(gate_up, i), up = cpu::load(gate_up, i + cols), d = cpu::load(dy, i);
+    A s = cpu::sigmoid(gate);
+    cpu::store(dgate_up, i, d * up * s * (A(1) + gate * (A(1) - s)));
+    cpu::store(dgate_up, i + cols, d * gate * s);
+  }
+}
+
+}  // namespace
+
+void launch(const CpuExec& exec, const SwigluForward& args) {
+  XCE_CHECK(args.rows >= 0, "SwigluForward.rows >= 0", args.rows);
+  XCE_CHECK(args.cols >= 1, "SwigluForward.cols >= 1", args.cols);
+  XCE_CHECK(args.rows == 0 || (args.gate_up && args.y), "SwigluForward.gate_up and .y not null", "null");
+  visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) {
+    parallel_for(exec, args.rows, cpu::row_grain(args.cols), [&](int64_t begin, int64_t end, int) {
+      for (int64_t r = begin; r < end; ++r)
+        forward_row(static_cast<const T*>(args.gate_up) + 2 * r * args.cols, static_cast<T*>(args.y) + r * args.cols,
+                    args.cols);
+    });
+  });
+}
+
+void launch(const CpuExec& exec, const SwigluBackward& args) {
+  XCE_CHECK(args.rows >= 0, "SwigluBackward.rows >= 0", args.rows);
+  XCE_CHECK(args.cols >= 1, "SwigluBackward.cols >= 1", args.cols);
+  XCE_CHECK(args.rows == 0 || (args.gate_up && args.dy && args.dgate_up),
+            "SwigluBackward.gate_up, .dy and .dgate_up not null", "null");
+  visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) {
+    parallel_for(exec, args.rows, cpu::row_grain(args.cols), [&](int64_t begin, int64_t end, int) {
+      for (int64_t r = begin; r < end; ++r)
+        backward_row(static_cast<const T*>(args.gate_up) + 2 * r * args.cols,
+                     static_cast<const T*>(args.dy) + r * args.cols, static_cast<T*>(args.dgate_up) + 2 * r * args.cols,
+                     args.cols);
+    });
+  });
+}
+
+}  // namespace xce
