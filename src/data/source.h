@@ -7,8 +7,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
-#include <vector>
 
 namespace xce {
 
@@ -24,6 +22,8 @@ class TokenSource {
   virtual std::string describe() const = 0;  // for people: "bytes of text/bible.txt"
 };
 using TokenSourcePtr = std::shared_ptr<const TokenSource>;
+// Throws kRuntime unless [offset, offset + count) lies in the source: for implementations of read().
+void check_read_range(const TokenSource& source, int64_t offset, size_t count);
 
 // The bytes of a file, ids 0 to 255. A missing file is kUsage, an empty one kCorrupt.
 TokenSourcePtr open_bytes(const std::filesystem::path& path);
@@ -38,43 +38,6 @@ struct SourceSplit {
 // Split by position: the last round(size * validation_fraction) tokens are the validation set. Each part gets at least
 // one token, else kUsage. 0 < validation_fraction < 1.
 SourceSplit split_source(const TokenSourcePtr& source, double validation_fraction);
-
-// A stationary Markov chain over `states` ids with a known entropy rate. With probability kRestart the next id is
-// uniform, else it is one of four successors of the present one, with fixed random weights. The uniform restarts make
-// every position computable on its own: the id at i depends on nothing before the last restart at or before i.
-class MarkovSource : public TokenSource {
- public:
-  static constexpr double kRestart = 0.125;
-  static constexpr int kSuccessors = 4;
-  // The table comes from table_seed, the path through it from path_seed: sources that share a table have one
-  // distribution.
-  struct Options {
-    int64_t states = 64;  // >= 4
-    int64_t size = 0;
-    uint64_t table_seed = 0, path_seed = 0;
-  };
-  explicit MarkovSource(const Options& options);
-
-  int64_t size() const override { return options_.size; }
-  int64_t vocab_size() const override { return options_.states; }
-  void read(int64_t offset, std::span<int32_t> out) const override;
-  uint64_t fingerprint() const override;
-  std::string describe() const override;
-
-  // H(next | present) in nats under the stationary distribution: the floor of the loss of any model.
-  double entropy_nats() const;
-  std::vector<double> transition_row(int64_t state) const;  // probabilities of the next id
-
- private:
-  bool restarts(int64_t position) const;
-  int32_t restart_state(int64_t position) const;
-  int32_t next_state(int32_t state, int64_t position) const;
-
-  Options options_;
-  uint64_t path_key_;
-  std::vector<int32_t> successors_;  // (states, kSuccessors), distinct in a row
-  std::vector<double> cumulative_;   // (states, kSuccessors), of the weights in a row
-};
 
 // Independent uniform ids, for tests of speed: no file, any vocabulary.
 TokenSourcePtr uniform_source(int64_t vocab_size, int64_t size, uint64_t seed);
