@@ -1,3 +1,4 @@
+// Flat loops in contiguous parts; conversions round once, straight from the source value.
 #include "kernels/elementwise.h"
 
 #include <algorithm>
