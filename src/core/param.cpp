@@ -23,19 +23,18 @@ int64_t ParameterSet::count() const {
   return total;
 }
 
-size_t ParameterSet::bytes(DType dtype) const {
-  size_t accum = size_of(accum_dtype(dtype));
-  return static_cast<size_t>(size_) * (4 * accum + (dtype == accum_dtype(dtype) ? 0 : size_of(dtype)));
+size_t ParameterSet::bytes() const {
+  size_t accum = size_of(accum_dtype(dtype_));
+  return static_cast<size_t>(size_) * (4 * accum + (dtype_ == accum_dtype(dtype_) ? 0 : size_of(dtype_)));
 }
 
-void ParameterSet::allocate(DType dtype) {
-  dtype_ = dtype;
-  size_t accum_bytes = static_cast<size_t>(size_) * size_of(accum_dtype(dtype));
+void ParameterSet::allocate() {
+  size_t accum_bytes = static_cast<size_t>(size_) * size_of(accum_dtype(dtype_));
   master_ = Buffer(accum_bytes);
   grad_ = Buffer(accum_bytes);
   m_ = Buffer(accum_bytes);
   v_ = Buffer(accum_bytes);
-  if (dtype != accum_dtype(dtype)) compute_ = Buffer(static_cast<size_t>(size_) * size_of(dtype));
+  if (dtype_ != accum_dtype(dtype_)) compute_ = Buffer(static_cast<size_t>(size_) * size_of(dtype_));
 }
 
 void ParameterSet::initialize(uint64_t seed) {

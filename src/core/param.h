@@ -27,6 +27,9 @@ class ParameterSet {
  public:
   static constexpr int64_t kAlign = 64;  // elements; one weight-decay block never spans two parameters
 
+  // dtype: what kernels compute in.
+  explicit ParameterSet(DType dtype) : dtype_(dtype) {}
+
   // Units must be added in order; returns the parameter's index.
   int add(Parameter parameter);
 
@@ -34,11 +37,11 @@ class ParameterSet {
   const Parameter& operator[](int index) const { return list_[index]; }
   int64_t size() const { return size_; }           // elements with padding
   int64_t count() const;                           // elements without
-  size_t bytes(DType dtype) const;                 // of all views and moments
+  size_t bytes() const;                            // of all views and moments, allocated or not
   DType dtype() const { return dtype_; }
 
   // Zeroed views: compute in dtype (master itself when the types agree), the rest in accum_dtype(dtype).
-  void allocate(DType dtype);
+  void allocate();
   void initialize(uint64_t seed);                    // masters from (seed, name): the same for every dtype
   void update_compute(const Exec& exec);             // compute = rounded master
   bool allocated() const { return master_.size_bytes() > 0; }
@@ -62,7 +65,7 @@ class ParameterSet {
   std::vector<Parameter> list_;
   std::vector<char> written_;
   int64_t size_ = 0;
-  DType dtype_ = DType::kF32;
+  DType dtype_;
   Buffer master_, compute_, grad_, m_, v_;
 };
 

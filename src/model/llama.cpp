@@ -12,12 +12,13 @@ Llama::Llama(const ModelConfig& config, ParameterSet& parameters) : config_(conf
   register_parameters();
 }
 
-void Llama::prepare(int64_t seq_len, DType dtype) {
+void Llama::prepare(int64_t seq_len) {
+  const DType dtype = accum_dtype(parameters_->dtype());
   seq_len_ = seq_len;
   std::vector<double> table =
       rope_table(seq_len, config_.head_dim, config_.rope_theta, config_.has_rope_scaling ? config_.rope_scaling : RopeScaling{});
-  rope_table_ = Buffer(table.size() * size_of(accum_dtype(dtype)));
-  visit_dtype(accum_dtype(dtype), [&]<class T>(std::type_identity<T>) {
+  rope_table_ = Buffer(table.size() * size_of(dtype));
+  visit_dtype(dtype, [&]<class T>(std::type_identity<T>) {
     for (size_t i = 0; i < table.size(); ++i) rope_table_.as<T>()[i] = static_cast<T>(static_cast<float>(table[i]));
   });
 }

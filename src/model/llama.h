@@ -29,8 +29,8 @@ class Llama {
   const std::vector<NamedSlice>& named_slices() const { return slices_; }
   int unit_count() const { return static_cast<int>(config_.num_hidden_layers) + 2; }
 
-  // Makes the rotary table for sequences of seq_len tokens. Call before forward, after the parameters' dtype is known.
-  void prepare(int64_t seq_len, DType dtype);
+  // Makes the rotary table for sequences of seq_len tokens; call before loss and hidden.
+  void prepare(int64_t seq_len);
 
   // The loss of the tokens' whole sequences of the prepared length, into io.loss.
   void loss(Tape& tape, Tokens tokens, const LossIo& io, bool recompute_blocks) const;
