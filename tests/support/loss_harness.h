@@ -1,0 +1,222 @@
+// Runs a LossCase through linear cross-entropy on any exec: outputs poisoned, workspace guarded, all error bars in one
+// place.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/linear_cross_entropy/linear_cross_entropy.h"
+#include "tests/support/array.h"
+#include "tests/support/compare.h"
+#include "tests/support/execs.h"
+#include "tests/support/loss_reference.h"
+
+namespace xce::test {
+
+struct LossSetup {
+  DType dtype = DType::kF32;
+  IndexType index = IndexType::kI64;
+  int64_t index_stride = 1;
+  Reduction reduction = Reduction::kMean;
+  int64_t upstream_stride = 1;
+  size_t budget_bytes = size_t{128} << 20;
+  int64_t pad_x = 0, pad_weight = 0;  // extra elements between rows
+  bool with_dx = true, with_dweight = true, with_dbias = true;
+  bool accumulate = false;  // into dx, dweight and dbias that hold 0.5
+  bool by_pointer = false;  // the mean's denominator is LossCase::divisor
+  bool dx_in_accum_dtype = false;
+};
+
+// A case's device arrays and every output; `fill` poisons them anew.
+class LossRun {
+ public:
+  LossRun(const LossCase& c, const LossSetup& s)
+      : c_(c),
+        s_(s),
+        accum_(accum_dtype(s.dtype)),
+        x_(padded(c.x, c.rows, c.hidden, s.pad_x)),
+        weight_(padded(c.weight, c.vocab, c.hidden, s.pad_weight)),
+        bias_(s.dtype, static_cast<int64_t>(c.bias.size())),
+        upstream_(accum_, std::max<int64_t>(1, static_cast<int64_t>(c.upstream.size()) * s.upstream_stride)),
+        dx(s.dx_in_accum_dtype ? accum_ : s.dtype, c.rows * c.hidden),
+        dweight(accum_, c.vocab * c.hidden),
+        dbias(accum_, c.vocab),
+        loss(accum_, 1),
+        z_loss(accum_, 1),
+        row_loss(accum_, c.rows),
+        offset(accum_, c.rows),
+        logsum(accum_, c.rows) {
+    for (size_t v = 0; v < c.bias.size(); ++v) bias_.set(v, c.bias[v]);
+    for (size_t i = 0; i < c.upstream.size(); ++i) upstream_.set(i * s.upstream_stride, c.upstream[i]);
+    labels32_.assign(c.rows * s.index_stride, 1);
+    labels64_.assign(c.rows * s.index_stride, 1);
+    for (int64_t i = 0; i < c.rows; ++i) {
+      labels32_[i * s.index_stride] = static_cast<int32_t>(c.labels[i]);
+      labels64_[i * s.index_stride] = c.labels[i];
+    }
+    if (s.accumulate) {
+      for (Array* a : {&dx, &dweight, &dbias})
+        for (int64_t i = 0; i < a->size(); ++i) a->set(i, 0.5);
+    }
+  }
+
+  LinearCrossEntropyInputs inputs() const {
+    return {.x = x_.data(),
+            .weight = weight_.data(),
+            .bias = c_.bias.empty() ? nullptr : bias_.data(),
+            .targets = {.index = s_.index == IndexType::kI32 ? static_cast<const void*>(labels32_.data())
+                                                             : static_cast<const void*>(labels64_.data()),
+                        .type = s_.index,
+                        .stride = s_.index_stride,
+                        .ignore_index = c_.ignore_index},
+            .rows = c_.rows,
+            .hidden = c_.hidden,
+            .vocab = c_.vocab,
+            .dtype = s_.dtype,
+            .ldx = s_.pad_x ? c_.hidden + s_.pad_x : 0,
+            .ldw = s_.pad_weight ? c_.hidden + s_.pad_weight : 0};
+  }
+  LossOptions options() const {
+    return {.reduction = s_.reduction, .z_loss = c_.z_loss, .denominator = s_.by_pointer ? &c_.divisor : nullptr};
+  }
+  LossUpstream upstream() const {
+    if (c_.upstream.empty()) return {};
+    return {.gradient = upstream_.data(), .stride = c_.upstream.size() == 1 ? 0 : s_.upstream_stride};
+  }
+  LossOutputs outputs() {
+    return {.loss = loss.data(),
+            .loss_total = &loss_total,
+            .row_loss = row_loss.data(),
+            .offset = offset.data(),
+            .logsum = logsum.data(),
+            .z_loss = z_loss.data(),
+            .n_valid = &n_valid,
+            .out_of_range = &out_of_range};
+  }
+  LinearCrossEntropyGradients gradients() {
+    return {.dx = s_.with_dx ? dx.data() : nullptr,
+            .dweight = s_.with_dweight ? dweight.data() : nullptr,
+            .dbias = s_.with_dbias ? dbias.data() : nullptr,
+            .accumulate_dx = s_.accumulate,
+            .accumulate_dweight = s_.accumulate,
+            .dx_in_accum_dtype = s_.dx_in_accum_dtype};
+  }
+
+  template <class Args>
+  void launch_with_workspace(const Exec& exec, Args& args, LossWorkspace& workspace) {
+    workspace.budget_bytes = s_.budget_bytes;
+    size_t bytes = workspace_bytes(exec, args);
+    ASSERT_LE(bytes, s_.budget_bytes);
+    Array scratch(DType::kBf16, static_cast<int64_t>(bytes / 2));  // NaN throughout, guarded
+    workspace.data = scratch.data();
+    workspace.size_bytes = bytes;
+    run(exec, args);
+    EXPECT_TRUE(scratch.guards_intact());
+  }
+  void forward(const Exec& exec) {
+    LinearCrossEntropyForward args{.in = inputs(), .options = options(), .out = outputs(), .workspace = {}};
+    launch_with_workspace(exec, args, args.workspace);
+  }
+  void backward(const Exec& exec) {
+    LinearCrossEntropyBackward args{.in = inputs(),
+                                    .options = options(),
+                                    .offset = offset.data(),
+                                    .logsum = logsum.data(),
+                                    .upstream = upstream(),
+                                    .grad = gradients(),
+                                    .workspace = {}};
+    launch_with_workspace(exec, args, args.workspace);
+  }
+  void forward_backward(const Exec& exec) {
+    LinearCrossEntropyForwardBackward args{.in = inputs(),
+                                           .options = options(),
+                                           .out = outputs(),
+                                           .upstream = upstream(),
+                                           .grad = gradients(),
+                                           .workspace = {}};
+    launch_with_workspace(exec, args, args.workspace);
+  }
+
+ private:
+  Array padded(const std::vector<double>& values, int64_t rows, int64_t cols, int64_t pad) const {
+    Array a(s_.dtype, rows * (cols + pad));  // the padding stays NaN
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t h = 0; h < cols; ++h) a.set(i * (cols + pad) + h, values[i * cols + h]);
+    return a;
+  }
+
+  const LossCase& c_;
+  LossSetup s_;
+  DType accum_;
+  Array x_, weight_, bias_, upstream_;
+  std::vector<int32_t> labels32_;
+  std::vector<int64_t> labels64_;
+
+ public:
+  Array dx, dweight, dbias, loss, z_loss, row_loss, offset, logsum;
+  double loss_total = 0;
+  int64_t n_valid = -1, out_of_range = -1;
+};
+
+// A case of normal values rounded to dtype, logits of about unit spread times `spread`, a tenth of the rows ignored.
+inline LossCase random_case(DType dtype, int64_t rows, int64_t hidden, int64_t vocab, uint64_t seed, double spread = 1,
+                            bool bias = true) {
+  LossCase c;
+  c.rows = rows, c.hidden = hidden, c.vocab = vocab;
+  c.x = Array::normal(dtype, rows * hidden, seed).values();
+  c.weight = Array::normal(dtype, vocab * hidden, seed + 1, spread / std::sqrt(static_cast<double>(hidden))).values();
+  if (bias) c.bias = Array::normal(dtype, vocab, seed + 2, 0.5).values();
+  std::mt19937_64 gen(seed + 3);
+  for (int64_t i = 0; i < rows; ++i)
+    c.labels.push_back(gen() % 10 == 0 ? c.ignore_index : static_cast<int64_t>(gen() % vocab));
+  return c;
+}
+
+// The bars on errors, from the largest |logit|.
+inline double gradient_bar(DType dtype, double max_logit) {
+  double ulp = dtype == DType::kF64 ? 0x1p-53 : 0x1p-24;
+  return tolerance(dtype) + 4 * ulp * max_logit;
+}
+inline double loss_bar(DType dtype, double loss, double max_logit) {
+  if (dtype == DType::kF64) return 1e-12 * (std::fabs(loss) + 1 + max_logit);
+  return 1e-5 * std::fabs(loss) + 4 * 0x1p-24 * (1 + max_logit);
+}
+
+inline std::vector<double> plus(std::vector<double> values, double start) {
+  for (double& v : values) v += start;
+  return values;
+}
+
+inline void expect_loss(const LossRun& got, const LossAnswer& want, DType dtype) {
+  EXPECT_NEAR(got.loss[0], want.loss, loss_bar(dtype, want.loss, want.max_logit));
+  EXPECT_NEAR(got.loss_total, want.loss, loss_bar(dtype, want.loss, want.max_logit));
+  EXPECT_NEAR(got.z_loss[0], want.z_loss, loss_bar(dtype, want.z_loss, want.max_logit));
+  EXPECT_EQ(got.n_valid, want.n_valid);
+  EXPECT_EQ(got.out_of_range, want.out_of_range);
+  for (int64_t i = 0; i < got.row_loss.size(); ++i) {
+    ASSERT_NEAR(got.row_loss[i], want.row_loss[i], loss_bar(dtype, want.row_loss[i], want.max_logit)) << "row " << i;
+    ASSERT_NEAR(got.offset[i] + got.logsum[i], want.lse[i], loss_bar(dtype, want.lse[i], want.max_logit))
+        << "row " << i;
+  }
+}
+inline void expect_gradients(const LossRun& got, const LossAnswer& want, const LossSetup& s) {
+  double bar = gradient_bar(s.dtype, want.max_logit), start = s.accumulate ? 0.5 : 0;
+  double weight_bar = s.dtype == DType::kBf16 ? gradient_bar(DType::kF32, want.max_logit) : bar;
+  if (s.with_dx) {
+    EXPECT_TRUE(close(got.dx, plus(want.dx, start), s.dx_in_accum_dtype ? weight_bar : bar)) << "dx";
+  }
+  if (s.with_dweight) {
+    EXPECT_TRUE(close(got.dweight, plus(want.dweight, start), weight_bar)) << "dweight";
+  }
+  if (s.with_dbias) {
+    EXPECT_TRUE(close(got.dbias, plus(want.dbias, start), weight_bar)) << "dbias";
+  }
+}
+
+}  // namespace xce::test
