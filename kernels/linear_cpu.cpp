@@ -1,0 +1,208 @@
+// Each of the three products is one GEMM per thread over a strip of the larger side of its result. fp32 and fp64
+// multiply the caller's arrays in place; bf16 is widened tile by tile in the workspace, summed in fp32 and rounded
+// once.
+#include <algorithm>
+#include <limits>
+
+#include "kernels/base/check.h"
+#include "kernels/base/workspace.h"
+#include "kernels/cpu/blas_core.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/linear.h"
+
+namespace xce {
+namespace {
+
+using cpu::Trans;
+
+constexpr int64_t kMaxSide = int64_t{1} << 30;    // of one GEMM call: OpenBLAS counts in 32 bits
+constexpr int64_t kTile = 256, kTileDepth = 512;  // of bf16: two operands and a result in fp32, 1.25 MiB, stay in L2
+constexpr int64_t kStrip = 16;                    // strips are multiples of the GEMM's register block
+constexpr double kSerialProducts = 1 << 17;       // below, waking a thread costs more than it saves
+
+// C (m x n) = op(A) op(B), or with accumulate added to C; sizes in elements, row-major.
+template <class T, class C>
+struct Product {
+  Trans trans_a, trans_b;
+  int64_t m, n, k;
+  const T* a;
+  int64_t lda;
+  const T* b;
+  int64_t ldb;
+  C* c;
+  int64_t ldc;
+  bool accumulate;
+
+  const T* a_at(int64_t i, int64_t l) const { return trans_a == Trans::kYes ? a + l * lda + i : a + i * lda + l; }
+  const T* b_at(int64_t l, int64_t j) const { return trans_b == Trans::kYes ? b + j * ldb + l : b + l * ldb + j; }
+};
+
+struct Block {
+  Range rows, cols;
+};
+
+// The part of the result that `thread` of `threads` computes: a strip of the longer side, so that no two threads share
+// a value.
+template <class T, class C>
+Block strip(const Product<T, C>& p, int threads, int thread) {
+  bool by_rows = p.m >= p.n;
+  int64_t side = by_rows ? p.m : p.n;
+  Range units = partition((side + kStrip - 1) / kStrip, threads, thread);
+  Range range{std::min(units.begin * kStrip, side), std::min(units.end * kStrip, side)};
+  return by_rows ? Block{range, {0, p.n}} : Block{{0, p.m}, range};
+}
+
+// Calls f(begin, size) for consecutive pieces of [begin, end), none longer than `limit`.
+template <class F>
+void pieces(Range range, int64_t limit, F&& f) {
+  for (int64_t at = range.begin; at < range.end; at += limit) f(at, std::min(limit, range.end - at));
+}
+
+// Scratch of one thread, in floats; only bf16 uses it.
+constexpr int64_t kScratch = 2 * kTile * kTileDepth + kTile * kTile;
+
+template <class T>
+void compute(const Product<T, T>& p, const Block& block, void*) {
+  pieces(block.rows, kMaxSide, [&](int64_t i, int64_t m) {
+    pieces(block.cols, kMaxSide, [&](int64_t j, int64_t n) {
+      int64_t l = 0;
+      do {  // at least once: with no terms the result is still set to zero
+        int64_t k = std::min(kMaxSide, p.k - l);
+        T beta = p.accumulate || l > 0 ? T{1} : T{0};
+        cpu::gemm(p.trans_a, p.trans_b, m, n, k, T{1}, p.a_at(i, l), p.lda, p.b_at(l, j), p.ldb, beta,
+                  p.c + i * p.ldc + j, p.ldc);
+        l += k;
+      } while (l < p.k);
+    });
+  });
+}
+
+void widen(const Bf16* src, int64_t ld, int64_t rows, int64_t cols, float* dst) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < cols; ++c) dst[r * cols + c] = static_cast<float>(src[r * ld + c]);
+}
+
+void store(const float* tile, int64_t rows, int64_t cols, Bf16* dst, int64_t ld, bool accumulate) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < cols; ++c) {
+      float before = accumulate ? static_cast<float>(dst[r * ld + c]) : 0.0f;
+      dst[r * ld + c] = Bf16(before + tile[r * cols + c]);
+    }
+}
+void store(const float* tile, int64_t rows, int64_t cols, float* dst, int64_t ld, bool accumulate) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < cols; ++c) dst[r * ld + c] = (accumulate ? dst[r * ld + c] : 0.0f) + tile[r * cols + c];
+}
+
+template <class C>
+void compute(const Product<Bf16, C>& p, const Block& block, float* scratch) {
+  float* a = scratch;
+  float* b = a + kTile * kTileDepth;
+  float* c = b + kTile * kTileDepth;
+  bool ta = p.trans_a == Trans::kYes, tb = p.trans_b == Trans::kYes;
+  pieces(block.rows, kTile, [&](int64_t i, int64_t m) {
+    pieces(block.cols, kTile, [&](int64_t j, int64_t n) {
+      std::fill(c, c + m * n, 0.0f);
+      pieces({0, p.k}, kTileDepth, [&](int64_t l, int64_t k) {
+        widen(p.a_at(i, l), p.lda, ta ? k : m, ta ? m : k, a);
+        widen(p.b_at(l, j), p.ldb, tb ? n : k, tb ? k : n, b);
+        cpu::gemm(p.trans_a, p.trans_b, m, n, k, 1.0f, a, ta ? m : k, b, tb ? k : n, 1.0f, c, n);
+      });
+      store(c, m, n, p.c + i * p.ldc + j, p.ldc, p.accumulate);
+    });
+  });
+}
+
+// Runs the given products, each shared among all threads, with one wake-up and no barrier between them.
+template <class... Products>
+void compute_all(const CpuExec& exec, void* workspace, const Products&... products) {
+  cpu::select_blas_core();
+  double work = (0.0 + ... + (static_cast<double>(products.m) * products.n * products.k));
+  int threads = work < kSerialProducts ? 1 : exec.pool->size();
+  auto part = [&](int thread) {
+    float* scratch = workspace ? static_cast<float*>(workspace) + thread * kScratch : nullptr;
+    (compute(products, strip(products, threads, thread), scratch), ...);
+  };
+  if (threads == 1) return part(0);
+  exec.pool->run(part);
+}
+
+size_t scratch_bytes(const CpuExec& exec, DType dtype) {
+  return dtype == DType::kBf16 ? static_cast<size_t>(exec.pool->size()) * kScratch * sizeof(float) : 0;
+}
+
+template <class Args>
+void check(const CpuExec& exec, const Args& args, const char* name) {
+  constexpr int64_t kMaxLd = std::numeric_limits<int32_t>::max();
+  XCE_CHECK(args.rows >= 0, str(name, ".rows >= 0"), args.rows);
+  XCE_CHECK(args.in >= 1 && args.in <= kMaxLd, str(name, ".in in [1, 2^31)"), args.in);
+  XCE_CHECK(args.out >= 1 && args.out <= kMaxLd, str(name, ".out in [1, 2^31)"), args.out);
+  size_t need = scratch_bytes(exec, args.dtype);
+  XCE_CHECK(need == 0 || args.workspace, str(name, ".workspace not null"), "null");
+  XCE_CHECK(args.workspace_size_bytes >= need, str(name, ".workspace_size_bytes >= ", need), args.workspace_size_bytes);
+}
+
+template <class T>
+Product<T, T> forward_product(const LinearForward& g) {
+  return {Trans::kNo, Trans::kYes,
+          g.rows,     g.out,
+          g.in,       static_cast<const T*>(g.x),
+          g.in,       static_cast<const T*>(g.weight),
+          g.in,       static_cast<T*>(g.y),
+          g.out,      g.accumulate};
+}
+template <class T>
+Product<T, T> dx_product(const LinearBackward& g) {
+  return {Trans::kNo, Trans::kNo,
+          g.rows,     g.in,
+          g.out,      static_cast<const T*>(g.dy),
+          g.out,      static_cast<const T*>(g.weight),
+          g.in,       static_cast<T*>(g.dx),
+          g.in,       g.accumulate_dx};
+}
+template <class T>
+Product<T, Accum<T>> dweight_product(const LinearBackward& g) {
+  return {Trans::kYes, Trans::kNo,
+          g.out,       g.in,
+          g.rows,      static_cast<const T*>(g.dy),
+          g.out,       static_cast<const T*>(g.x),
+          g.in,        static_cast<Accum<T>*>(g.dweight),
+          g.in,        g.accumulate_dweight};
+}
+
+}  // namespace
+
+size_t workspace_bytes(const CpuExec& exec, const LinearForward& args) {
+  return scratch_bytes(exec, args.dtype);
+}
+size_t workspace_bytes(const CpuExec& exec, const LinearBackward& args) {
+  return scratch_bytes(exec, args.dtype);
+}
+
+void launch(const CpuExec& exec, const LinearForward& args) {
+  check(exec, args, "LinearForward");
+  if (args.rows == 0) return;
+  XCE_CHECK(args.x, "LinearForward.x not null", "null");
+  XCE_CHECK(args.weight, "LinearForward.weight not null", "null");
+  XCE_CHECK(args.y, "LinearForward.y not null", "null");
+  visit_dtype(args.dtype,
+              [&]<class T>(std::type_identity<T>) { compute_all(exec, args.workspace, forward_product<T>(args)); });
+}
+
+void launch(const CpuExec& exec, const LinearBackward& args) {
+  check(exec, args, "LinearBackward");
+  XCE_CHECK(args.dy || args.rows == 0, "LinearBackward.dy not null", "null");
+  XCE_CHECK(!args.dx || args.weight, "LinearBackward.weight not null when dx is wanted", "null");
+  XCE_CHECK(!args.dweight || args.x || args.rows == 0, "LinearBackward.x not null when dweight is wanted", "null");
+  visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) {
+    if (args.dx && args.dweight)
+      compute_all(exec, args.workspace, dx_product<T>(args), dweight_product<T>(args));
+    else if (args.dx)
+      compute_all(exec, args.workspace, dx_product<T>(args));
+    else if (args.dweight)
+      compute_all(exec, args.workspace, dweight_product<T>(args));
+  });
+}
+
+}  // namespace xce
