@@ -7,13 +7,14 @@ text=data/bible.txt
 sha256=cd45f0c9cedab8e4439bd6486c8952c77cc8b0ecc5d1f6ae3513f2039f47229d  # of bible-kjv-text 4.38
 [ ! -s $text ] || exit 0
 
+command -v bible >/dev/null || { echo "fetch_text: error: no command 'bible'; tools/setup.sh installs it" >&2; exit 1; }
 mkdir -p data
 part=$(mktemp data/bible.XXXXXX)
 trap 'rm -f "$part"' EXIT
 bible -f 'gen1:1-rev22:21' >"$part"
 size=$(stat -c %s "$part")
 if [ "$size" -lt 4000000 ]; then
-  echo "fetch_text: error: the text has $size bytes, about 4.4 million were expected; run tools/setup.sh first" >&2
+  echo "fetch_text: error: the text has $size bytes, about 4.4 million were expected" >&2
   exit 1
 fi
 if [ "$(sha256sum "$part" | cut -d' ' -f1)" != $sha256 ]; then

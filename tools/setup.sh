@@ -10,7 +10,7 @@ say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: error: %s\n' "$*" >&2; exit 1; }
 
 # Commands that any installation may provide, as command=package; and packages that nothing else can stand for.
-commands=(g++=g++ ninja=ninja-build pkg-config=pkg-config git=git python3=python3 gzip=gzip bible=bible-kjv)
+commands=("g++=g++" ninja=ninja-build pkg-config=pkg-config git=git python3=python3 gzip=gzip bible=bible-kjv)
 packages=(libopenblas-dev libspdlog-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libgtest-dev
           ca-certificates bible-kjv-text)
 
@@ -34,9 +34,8 @@ missing_packages() {
 check_system() {
   local name=unknown id=unknown version=unknown
   if [ -r /etc/os-release ]; then
-    name=$(. /etc/os-release && echo "${PRETTY_NAME:-unknown}")
-    id=$(. /etc/os-release && echo "${ID:-unknown}")
-    version=$(. /etc/os-release && echo "${VERSION_ID:-unknown}")
+    # shellcheck source=/dev/null
+    { read -r name; read -r id version; } < <(. /etc/os-release; echo "$PRETTY_NAME"; echo "$ID ${VERSION_ID:-}")
   fi
   case "$id $version" in
     "debian 12" | "ubuntu 24.04") ;;
@@ -70,7 +69,7 @@ quietly() {
 without_candidate() {
   local package
   for package in "$@"; do
-    apt-cache policy "$package" | grep -q '^  Candidate: [^(]' || echo "$package"
+    grep -q '^  Candidate: [^(]' <<<"$(LC_ALL=C apt-cache policy "$package")" || echo "$package"
   done
 }
 
@@ -99,7 +98,7 @@ install_packages() {
     quietly apt_get update
     absent=$(without_candidate "$@")
   fi
-  [ -z "$absent" ] || fail "the package sources of this system do not have:" $absent
+  [ -z "$absent" ] || fail "the package sources of this system do not have: $(tr '\n' ' ' <<<"$absent")"
   quietly apt_get install --yes --no-install-recommends "$@"
 }
 
@@ -122,8 +121,8 @@ for option in "$@"; do
   esac
 done
 
-missing=$(missing_packages)
-[ -z "$missing" ] || install_packages $missing
+mapfile -t missing < <(missing_packages)
+[ ${#missing[@]} = 0 ] || install_packages "${missing[@]}"
 python_tools .venv tools/requirements.txt
 [ $dev = 0 ] || python_tools .venv tools/requirements-dev.txt
 [ $torch = 0 ] || python_tools .venv-torch tools/compare/requirements.txt
