@@ -168,6 +168,23 @@ void rename_path(const fs::path& from, const fs::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) throw_disk_error(str("rename ", from.native(), " to"), to, errno);
 }
 
+bool path_exists(const fs::path& path) {
+  std::error_code error;
+  bool exists = fs::exists(path, error);
+  if (error) throw_disk_error("examine", path, error.value());
+  return exists;
+}
+
+void exchange_paths(const fs::path& from, const fs::path& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
+  if (errno == ENOENT) return rename_path(from, to);
+  if (errno != EINVAL && errno != ENOSYS) throw_disk_error(str("exchange ", from.native(), " and"), to, errno);
+  fs::path aside = temporary_beside(to);
+  rename_path(to, aside);
+  rename_path(from, to);
+  rename_path(aside, from);
+}
+
 void sync_directory(const fs::path& path) {
   int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) throw_disk_error("open the directory", path, errno);

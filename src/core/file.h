@@ -80,7 +80,11 @@ class AtomicFile {
 
 void write_text_file(const fs::path& path, std::string_view text);  // by AtomicFile
 void make_directories(const fs::path& path);                        // with parents; an existing directory is fine
+bool path_exists(const fs::path& path);                             // kDisk if the system will not say
 void rename_path(const fs::path& from, const fs::path& to);
+// Puts the directory `from` under the name `to`; one that was there is under `from` afterwards. At no moment is `to`
+// missing where the file system can exchange names (ext4, xfs, btrfs, tmpfs, overlayfs).
+void exchange_paths(const fs::path& from, const fs::path& to);
 void sync_directory(const fs::path& path);
 // "<process>-<random>": makes a temporary name unique between processes, hosts and threads.
 std::string unique_suffix();
