@@ -1,3 +1,4 @@
+// Closed-form schedules; a step counts as applied when its loss and its gradient norm are finite.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -20,6 +21,9 @@ double learning_rate(const Schedule& s, int64_t update) {
 
 void launch(const CpuExec&, const StepControl& args) {
   XCE_CHECK(args.loss && args.norm2 && args.state, "StepControl.loss, .norm2 and .state not null", "null");
+  XCE_CHECK(args.schedule.warmup >= 0, "StepControl.schedule.warmup >= 0", args.schedule.warmup);
+  XCE_CHECK(args.schedule.decay >= 0, "StepControl.schedule.decay >= 0", args.schedule.decay);
+  XCE_CHECK(args.max_norm >= 0, "StepControl.max_norm >= 0", args.max_norm);
   StepState& state = *args.state;
   state.loss = *args.loss;
   state.grad_norm = std::sqrt(*args.norm2);
