@@ -1,5 +1,6 @@
 // The run's settings: one struct per YAML section, filled from a file and from `section.key=value` words. The table in
-// config_schema.cpp is the only list of keys: parsing, overrides, --print-config, suggestions and documentation follow it.
+// config_schema.cpp is the only list of keys: parsing, overrides, --print-config, suggestions and documentation follow
+// it.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +11,12 @@
 #include "kernels/base/check.h"
 #include "kernels/base/dtype.h"
 #include "kernels/step_control.h"
+#include "src/core/model_config.h"
 
 namespace xce {
 
 enum class DeviceKind : int32_t { kCpu, kCuda };
 enum class ResumeMode : int32_t { kAuto, kNever, kMust };
-enum class RopeType : int32_t { kDefault, kLlama3 };
 enum class DataKind : int32_t { kBytes, kTokens, kMarkov, kSynthetic };
 enum class RecomputeMode : int32_t { kNone, kBlock };
 enum class ShardMode : int32_t { kNone, kOptimizer, kFull };
@@ -29,25 +30,11 @@ struct RunConfig {
   int64_t threads = 0;  // 0: every core
 };
 
-struct RopeScalingConfig {
-  RopeType rope_type = RopeType::kDefault;
-  double factor = 8.0, low_freq_factor = 1.0, high_freq_factor = 4.0;
-  int64_t original_max_position_embeddings = 8192;
-};
-
-// Names and meanings of Hugging Face's Llama config.json. Where 0 means "derived", a loaded Config holds the derived value.
-struct ModelConfig {
-  int64_t vocab_size = 0;  // stays 0 for data.kind tokens: the token file's vocabulary
-  int64_t hidden_size = 0, intermediate_size = 0, num_hidden_layers = 0, num_attention_heads = 0;
-  int64_t num_key_value_heads = 0;  // 0: num_attention_heads
-  int64_t head_dim = 0;             // 0: hidden_size / num_attention_heads
-  double rms_norm_eps = 1e-5;
-  double rope_theta = 10000.0;
-  RopeScalingConfig rope_scaling;
-  bool tie_word_embeddings = false;
-  double initializer_range = 0.02;
-  int64_t max_position_embeddings = 0;  // 0: train.seq_len
-  std::string init_from;                // a Hugging Face directory; empty: random weights
+// Where 0 means "derived", a loaded Config holds the derived value: vocab_size (stays 0 for data.kind tokens: the token
+// file's), num_key_value_heads, head_dim, max_position_embeddings.
+struct ModelSection : ModelConfig {
+  ModelSection() { max_position_embeddings = 0; }
+  std::string init_from;  // a Hugging Face directory; empty: random weights
 };
 
 struct DataConfig {
@@ -55,6 +42,7 @@ struct DataConfig {
   std::string train, val;
   double val_fraction = 0;  // the last part of data.train, held out when data.val is empty
   int64_t markov_states = 64;
+  int64_t generated_tokens = 1000000;  // markov, synthetic: length of the source
 };
 
 struct TrainConfig {
@@ -111,7 +99,7 @@ struct ConfigOrigin {
 
 struct Config {
   RunConfig run;
-  ModelConfig model;
+  ModelSection model;
   DataConfig data;
   TrainConfig train;
   OptimConfig optim;
@@ -121,23 +109,29 @@ struct Config {
   EvalConfig eval;
   LogConfig log;
   LossConfig loss;
+  std::string file;                             // the YAML file's name as given
   std::map<std::string, ConfigOrigin> origins;  // by key path, "model.hidden_size"
 
   bool was_given(const std::string& key) const;  // in the file or on the command line
 };
 
-// Reads the YAML file, applies the words "section.key=value" over it, derives and checks. Relative paths stay as they are.
-// Anything wrong throws Error(kUsage, "file:line:column: what, key, value and the nearest known name").
+// Reads the YAML file, applies the words "section.key=value" over it, derives and checks. Relative paths stay as they
+// are. Anything wrong throws Error(kUsage, "file:line:column: what, key, value and the nearest known name").
 Config load_config(const std::string& path, const std::vector<std::string>& overrides = {});
 // The same from text; file_name is used in messages only.
-Config parse_config(const std::string& text, const std::string& file_name, const std::vector<std::string>& overrides = {});
+Config parse_config(const std::string& text, const std::string& file_name,
+                    const std::vector<std::string>& overrides = {});
+
+// Derives what 0 leaves open and checks what keys must keep to together; both loaders end with it. With model.init_from
+// the model's shape is neither derived nor required: call it again once the shape is filled in from that directory.
+void finish_config(Config& config);
 
 // The whole configuration as YAML that parse_config reads back to the same values; with_origins adds "# default",
 // "# file:line" or "# command line" behind each value (--print-config).
 std::string config_to_yaml(const Config& config, bool with_origins);
 
-// What a resumed run may not change (model.*, data.*, run.seed, train.seq_len, train.global_batch, train.precision) and what
-// it may; each entry reads "key: old -> new". run.dir and run.resume are never listed.
+// What a resumed run may not change (model.*, data.*, run.seed, train.seq_len, train.global_batch, train.precision) and
+// what it may; each entry reads "key: old -> new". run.dir and run.resume are never listed.
 struct ConfigChanges {
   std::vector<std::string> fatal, listed;
 };

@@ -1,0 +1,153 @@
+// What keys must keep to together, after what 0 leaves open has been derived.
+#include "src/core/config.h"
+#include "src/core/config_schema.h"
+#include "src/core/number.h"
+
+namespace xce {
+namespace {
+
+bool reads_file(const Config& config) {
+  return config.data.kind == DataKind::kBytes || config.data.kind == DataKind::kTokens;
+}
+
+void derive(int64_t& value, int64_t derived, const char* key, Config& config) {
+  if (value != 0 || derived == 0) return;
+  value = derived;
+  config.origins[key] = {ConfigOrigin::Kind::kDerived, "", 0, 0};
+}
+
+void derive_all(Config& config) {
+  ModelSection& model = config.model;
+  derive(config.train.global_batch, config.train.micro_batch, "train.global_batch", config);
+  if (config.data.kind == DataKind::kBytes) derive(model.vocab_size, 256, "model.vocab_size", config);
+  if (config.data.kind == DataKind::kMarkov)
+    derive(model.vocab_size, config.data.markov_states, "model.vocab_size", config);
+  if (!model.init_from.empty()) return;
+  derive(model.num_key_value_heads, model.num_attention_heads, "model.num_key_value_heads", config);
+  derive(model.max_position_embeddings, config.train.seq_len, "model.max_position_embeddings", config);
+  if (model.head_dim != 0 || model.num_attention_heads == 0) return;
+  if (model.hidden_size % model.num_attention_heads != 0) {
+    throw config_error(config, "model.num_attention_heads",
+                       str("model.hidden_size ", model.hidden_size, " is not a multiple of ", model.num_attention_heads,
+                           "; give model.head_dim if that is meant"));
+  }
+  derive(model.head_dim, model.hidden_size / model.num_attention_heads, "model.head_dim", config);
+}
+
+void check_required(Config& config) {
+  for (const ConfigKey& key : config_keys(config)) {
+    bool from_directory = !config.model.init_from.empty() && key.section() == "model";
+    std::string value = value_text(key);
+    if (!key.required || from_directory || (value != "0" && !value.empty())) continue;
+    throw config_error(config, key.path,
+                       config.was_given(key.path) ? str("expected a value, got '", value, "'") : "missing");
+  }
+}
+
+// Zeros are left alone: they stand for a shape that comes from model.init_from or a token file.
+void check_model(const Config& config) {
+  const ModelSection& model = config.model;
+  int64_t kv_heads = model.num_key_value_heads;
+  if (kv_heads != 0 && model.num_attention_heads % kv_heads != 0) {
+    throw config_error(
+        config, "model.num_key_value_heads",
+        str("model.num_attention_heads ", model.num_attention_heads, " is not a multiple of ", kv_heads));
+  }
+  if (model.head_dim % 2 != 0) {
+    throw config_error(config, "model.head_dim", str("expected an even width for rotary pairs, got ", model.head_dim));
+  }
+  const RopeScaling& rope = model.rope_scaling;
+  if (model.has_rope_scaling && rope.low_freq_factor >= rope.high_freq_factor) {
+    throw config_error(config, "model.rope_scaling.low_freq_factor",
+                       str("expected less than high_freq_factor ", format_double(rope.high_freq_factor), ", got ",
+                           format_double(rope.low_freq_factor)));
+  }
+  if (model.max_position_embeddings != 0 && config.train.seq_len > model.max_position_embeddings) {
+    throw config_error(
+        config, "train.seq_len",
+        str(config.train.seq_len, " is more than model.max_position_embeddings ", model.max_position_embeddings));
+  }
+}
+
+void check_data(const Config& config) {
+  const DataConfig& data = config.data;
+  int64_t vocab = config.model.vocab_size;
+  if (data.kind == DataKind::kBytes && vocab != 256) {
+    throw config_error(config, "model.vocab_size", str("data.kind bytes has 256 tokens, got ", vocab));
+  }
+  if (data.kind == DataKind::kMarkov && vocab != data.markov_states) {
+    throw config_error(config, "model.vocab_size",
+                       str("expected data.markov_states ", data.markov_states, ", got ", vocab));
+  }
+  if (data.kind == DataKind::kSynthetic && vocab == 0 && config.model.init_from.empty()) {
+    throw config_error(config, "model.vocab_size", "missing; data.kind synthetic needs it");
+  }
+  if (reads_file(config) && data.train.empty())
+    throw config_error(config, "data.train", "missing; name the file to learn from");
+  if (!data.val.empty() && data.val_fraction > 0) {
+    throw config_error(config, "data.val_fraction", "give either data.val or data.val_fraction");
+  }
+  bool held_out = !data.val.empty() || data.val_fraction > 0;
+  if (!reads_file(config) && (held_out || !data.train.empty())) {
+    const char* key = !data.train.empty() ? "data.train" : !data.val.empty() ? "data.val" : "data.val_fraction";
+    throw config_error(config, key, "data.kind markov and synthetic read no file");
+  }
+  if (reads_file(config) && !held_out && config.eval.every > 0) {
+    throw config_error(config, "eval.every", "nothing to validate on; give data.val or data.val_fraction");
+  }
+}
+
+void check_schedule(const Config& config) {
+  const ScheduleConfig& schedule = config.schedule;
+  const TrainConfig& train = config.train;
+  if (train.global_batch < train.micro_batch) {
+    throw config_error(config, "train.global_batch",
+                       str(train.global_batch, " is less than train.micro_batch ", train.micro_batch));
+  }
+  if (schedule.min_lr > config.optim.lr) {
+    throw config_error(config, "schedule.min_lr",
+                       str(format_double(schedule.min_lr), " is more than optim.lr ", format_double(config.optim.lr)));
+  }
+  if ((schedule.kind == ScheduleKind::kWsd) != (schedule.decay_steps > 0)) {
+    throw config_error(
+        config, "schedule.decay_steps",
+        schedule.decay_steps > 0 ? "only schedule.kind wsd has it" : "missing; schedule.kind wsd needs it");
+  }
+  if (schedule.decay_steps > train.steps) {
+    throw config_error(config, "schedule.decay_steps",
+                       str(schedule.decay_steps, " is more than train.steps ", train.steps));
+  }
+}
+
+void check_supported(Config& config) {
+  if (config.run.device == DeviceKind::kCuda) {
+    throw config_error(config, "run.device", "cuda: this program was built without CUDA; use cpu");
+  }
+  for (const ConfigKey& key : config_keys(config)) {
+    bool limited = key.path == "parallel.shard" || key.path == "parallel.head" || key.path == "loss.label_smoothing" ||
+                   key.path == "loss.softcap";
+    std::string value = value_text(key);
+    if (!limited || value == "none" || value == "0") continue;
+    throw config_error(config, key.path, str(value, " is not supported by this version"));
+  }
+}
+
+}  // namespace
+
+Error config_error(const Config& config, const std::string& key, const std::string& message) {
+  auto found = config.origins.find(key);
+  bool given = found != config.origins.end() && found->second.kind != ConfigOrigin::Kind::kDerived;
+  std::string where = given ? found->second.where() : config.file.empty() ? "config" : config.file;
+  return Error(ErrorCode::kUsage, str(where, ": ", key, ": ", message));
+}
+
+void finish_config(Config& config) {
+  check_required(config);
+  derive_all(config);
+  check_model(config);
+  check_data(config);
+  check_schedule(config);
+  check_supported(config);
+}
+
+}  // namespace xce
