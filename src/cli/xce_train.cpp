@@ -1,1 +1,77 @@
-int main() { return 0; }
+// xce-train: parses the command line, runs one command, turns an Error into a message and its exit status.
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "kernels/base/check.h"
+#include "src/cli/commands.h"
+#include "src/core/log.h"
+
+namespace {
+
+constexpr const char* kFooter = R"(
+Examples:
+  xce-train configs/demo-cpu.yaml
+  xce-train configs/demo-cpu.yaml run.dir=runs/mine train.steps=500
+  xce-train --sample runs/mine/export --prompt "In the beginning"
+
+Exit status: 0 done, 1 runtime error, 2 usage or configuration, 3 corrupt data or checkpoint, 4 too many non-finite steps,
+5 communication, 6 disk, 75 stopped by a signal after saving.
+)";
+
+int run(int argc, char** argv) {
+  CLI::App app{"Trains Llama models without ever keeping the logits.", "xce-train"};
+  app.footer(kFooter);
+  app.set_version_flag("--version", "xce-train " XCE_VERSION);
+
+  xce::TrainCommand train;
+  xce::SampleCommand sample;
+  bool dry_run = false, print_config = false, help_config = false;
+  app.add_option("CONFIG", train.config_path, "YAML file; configs/README.md lists its keys");
+  app.add_option("OVERRIDES", train.overrides, "section.key=value, over what the file says");
+  auto* dry = app.add_flag("--dry-run", dry_run, "check everything, print model, memory and cost, train nothing");
+  auto* print = app.add_flag("--print-config", print_config, "print every key with its value and where that came from");
+  auto* help = app.add_flag("--help-config", help_config, "list every key with type, default and meaning");
+  dry->excludes(print)->excludes(help);
+  print->excludes(help);
+  auto* directory = app.add_option("--sample", sample.directory, "write text from this export or checkpoint directory");
+  app.add_option("--prompt", sample.prompt, "what the text begins with")->needs(directory);
+  app.add_option("--tokens", sample.tokens, "tokens to write")->capture_default_str()->needs(directory)->check(CLI::NonNegativeNumber);
+  app.add_option("--temperature", sample.temperature, "0: always the likeliest token")
+      ->capture_default_str()
+      ->needs(directory)
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--seed", sample.seed, "of the drawn tokens")->capture_default_str()->needs(directory);
+
+  try {
+    app.parse(argc, argv);
+    if (sample.directory.empty() && !help_config && train.config_path.empty())
+      throw CLI::RequiredError("CONFIG");
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : static_cast<int>(xce::ErrorCode::kUsage);
+  }
+  if (help_config) return xce::run_help_config();
+  if (!sample.directory.empty()) return xce::run_sample(sample);
+  if (print_config) return xce::run_print_config(train);
+  if (dry_run) return xce::run_dry(train);
+  return xce::run_train(train);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  xce::start_log(xce::log_options_from_environment());
+  try {
+    return run(argc, argv);
+  } catch (const xce::Error& e) {
+    xce::log().error("{}", e.what());
+    return static_cast<int>(e.code());
+  } catch (const std::bad_alloc&) {
+    xce::log().error("out of memory");
+  } catch (const std::exception& e) {
+    xce::log().error("{}", e.what());
+  }
+  return static_cast<int>(xce::ErrorCode::kRuntime);
+}

@@ -1,0 +1,29 @@
+// The program's commands; each returns the process's exit status or throws Error.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace xce {
+
+struct TrainCommand {
+  std::string config_path;
+  std::vector<std::string> overrides;  // section.key=value
+};
+int run_train(const TrainCommand& command);
+int run_dry(const TrainCommand& command);           // --dry-run
+int run_print_config(const TrainCommand& command);  // --print-config
+int run_help_config();                              // --help-config
+
+struct SampleCommand {
+  std::string directory;  // a Hugging Face directory of a byte-level model, or a checkpoint of one
+  std::string prompt;
+  int64_t tokens = 400;
+  double temperature = 0.8;
+  uint64_t seed = 0;
+  int64_t threads = 0;
+};
+int run_sample(const SampleCommand& command);
+
+}  // namespace xce

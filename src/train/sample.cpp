@@ -1,0 +1,77 @@
+#include "src/train/sample.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "kernels/linear.h"
+#include "src/core/rng.h"
+
+namespace xce {
+namespace {
+
+// Logits of the row at `position`, as doubles, into out (null while planning).
+void logits_at(const Llama& model, Tape& tape, Tokens tokens, int64_t position, std::vector<double>* out) {
+  tape.set_recording(false);
+  Var h = model.hidden(tape, tokens), weight = model.head(tape), logits = tape.make({1, weight.rows()});
+  const char* hidden = static_cast<const char*>(h.data());
+  int64_t skip = position * h.cols() * static_cast<int64_t>(size_of(h.dtype()));
+  tape.run_with_workspace(LinearForward{.x = hidden ? hidden + skip : nullptr,
+                                        .weight = weight.data(),
+                                        .y = logits.data(),
+                                        .workspace = nullptr,
+                                        .workspace_size_bytes = 0,
+                                        .rows = 1,
+                                        .in = h.cols(),
+                                        .out = weight.rows(),
+                                        .dtype = h.dtype()});
+  if (!out) return;
+  visit_dtype(h.dtype(), [&]<class T>(std::type_identity<T>) {
+    const T* row = static_cast<const T*>(logits.data());
+    out->assign(row, row + weight.rows());
+  });
+}
+
+int32_t draw(const std::vector<double>& logits, double temperature, double uniform) {
+  auto likeliest = std::max_element(logits.begin(), logits.end());
+  if (temperature == 0) return static_cast<int32_t>(likeliest - logits.begin());
+  double sum = 0;
+  for (double z : logits) sum += std::exp((z - *likeliest) / temperature);
+  double target = uniform * sum, so_far = 0;
+  for (size_t v = 0; v < logits.size(); ++v) {
+    so_far += std::exp((logits[v] - *likeliest) / temperature);
+    if (so_far >= target) return static_cast<int32_t>(v);
+  }
+  return static_cast<int32_t>(logits.size()) - 1;
+}
+
+}  // namespace
+
+std::vector<int32_t> sample(const Llama& model, ParameterSet& parameters, const Exec& exec, std::vector<int32_t> prompt,
+                            const SampleOptions& options) {
+  XCE_CHECK(!prompt.empty(), "a prompt of at least one token", "none");
+  for (int32_t id : prompt)
+    if (id < 0 || id >= model.config().vocab_size)
+      throw Error(ErrorCode::kUsage, str("the prompt's token ", id, " is outside the vocabulary of ", model.config().vocab_size));
+
+  Arena plan;
+  Tape dry(exec, plan, parameters);
+  logits_at(model, dry, {nullptr, options.seq_len}, 0, nullptr);
+  Buffer memory(plan.peak_bytes()), window(static_cast<size_t>(options.seq_len) * sizeof(int32_t));
+  Arena arena(memory.data(), memory.size_bytes());
+
+  Rng rng(options.seed, "sample");
+  std::vector<int32_t> text = std::move(prompt);
+  std::vector<double> logits;
+  for (int64_t i = 0; i < options.count; ++i) {
+    int64_t used = std::min<int64_t>(static_cast<int64_t>(text.size()), options.seq_len);
+    std::fill_n(window.as<int32_t>(), options.seq_len, 0);
+    std::copy(text.end() - used, text.end(), window.as<int32_t>());
+    Tape tape(exec, arena, parameters);
+    logits_at(model, tape, {window.as<int32_t>(), options.seq_len}, used - 1, &logits);
+    text.push_back(draw(logits, options.temperature, rng.uniform(static_cast<uint64_t>(i))));
+  }
+  return text;
+}
+
+}  // namespace xce

@@ -1,0 +1,126 @@
+#include "src/train/setup.h"
+
+#include <cstdio>
+
+#include "src/model/llama_io.h"
+
+namespace xce {
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+std::string mib(size_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+  return text;
+}
+
+// 705,152
+std::string grouped(int64_t n) {
+  std::string digits = std::to_string(n);
+  for (int64_t at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<size_t>(at), ",");
+  return digits;
+}
+
+// model.init_from gives the model's shape: keys of the configuration that contradict it are refused when it is loaded.
+void take_shape_from(const std::string& directory, Config& config) {
+  ModelConfig& model = config.model;
+  model = HfDirectory(directory).config().model;
+}
+
+StepSettings step_settings(const Config& config, const BatchPlan& plan) {
+  StepSettings s;
+  s.seq_len = config.train.seq_len;
+  s.micro_batch = config.train.micro_batch;
+  s.micro_batches = plan.rows / config.train.micro_batch;
+  s.recompute_blocks = config.train.recompute == RecomputeMode::kBlock;
+  s.z_loss = config.loss.z_loss;
+  s.loss_workspace_bytes = config.loss.workspace_mib << 20;
+  s.schedule = {.kind = config.schedule.kind,
+                .lr = config.optim.lr,
+                .min_lr = config.schedule.min_lr,
+                .warmup = config.schedule.warmup_steps,
+                .decay = config.schedule.decay_steps,
+                .total = config.train.steps};
+  s.max_norm = config.optim.grad_clip;
+  s.weight_decay = config.optim.weight_decay;
+  s.beta1 = config.optim.beta1;
+  s.beta2 = config.optim.beta2;
+  s.eps = config.optim.eps;
+  return s;
+}
+
+}  // namespace
+
+Setup::Setup(Config config) : config_(std::move(config)) {
+  if (!config_.model.init_from.empty()) take_shape_from(config_.model.init_from, config_);
+  dataset_ = open_dataset(config_);
+  finish_config(config_);
+  world_ = make_communicator();
+  int64_t threads = config_.run.threads > 0 ? config_.run.threads : hardware_threads();
+  pool_ = std::make_unique<ThreadPool>(static_cast<int>(threads));
+  exec_ = CpuExec{pool_.get()};
+  parameters_ = std::make_unique<ParameterSet>(config_.train.precision);
+  model_ = std::make_unique<Llama>(config_.model, *parameters_);
+  loader_ = std::make_unique<Loader>(dataset_.train, config_.train.seq_len, static_cast<uint64_t>(config_.run.seed));
+  model_->prepare(config_.train.seq_len);
+  step_ = std::make_unique<Step>(*model_, *parameters_, *world_, exec_, step_settings(config_, batch_plan()));
+}
+
+BatchPlan Setup::batch_plan() const {
+  int64_t global = config_.train.global_batch, micro = config_.train.micro_batch;
+  Range mine = partition(global, world_->size(), world_->rank());
+  int64_t rows = ceil_div(ceil_div(global, world_->size()), micro) * micro;
+  return {.global_batch = global, .first_sample = mine.begin, .samples = mine.end - mine.begin, .rows = rows};
+}
+
+MemoryPlan Setup::memory_plan() const {
+  const Config& c = config_;
+  size_t table = static_cast<size_t>(c.train.seq_len * c.model.head_dim) * size_of(accum_dtype(c.train.precision));
+  return {.parameters = parameters_->bytes(),
+          .arena = step_->plan_arena_bytes(),
+          .other = step_->fixed_bytes() + table};
+}
+
+uint64_t Setup::checkpoint_bytes() const {
+  return 3 * static_cast<uint64_t>(parameters_->size()) * size_of(accum_dtype(config_.train.precision));
+}
+
+std::string Setup::describe() const {
+  const Config& c = config_;
+  MemoryPlan memory = memory_plan();
+  int64_t ranks = world_->size();
+  std::ostringstream out;
+  out << "model       " << c.model.num_hidden_layers << " layers, hidden " << c.model.hidden_size << ", feed-forward "
+      << c.model.intermediate_size << ", heads " << c.model.num_attention_heads << "/" << c.model.num_key_value_heads << " of "
+      << c.model.head_dim << ", vocabulary " << grouped(c.model.vocab_size)
+      << (c.model.tie_word_embeddings ? ", tied head" : ", untied head") << "\n"
+      << "parameters  " << grouped(parameters_->count()) << ", " << name_of(c.train.precision) << "\n"
+      << "data        " << dataset_.train->describe() << ": " << grouped(dataset_.train->size()) << " tokens, "
+      << grouped(loader_->samples_per_epoch()) << " sequences of " << c.train.seq_len << " an epoch\n";
+  if (dataset_.validation)
+    out << "validation  " << dataset_.validation->describe() << ": " << grouped(dataset_.validation->size()) << " tokens\n";
+  if (dataset_.entropy_nats) out << "floor       " << *dataset_.entropy_nats << " nats, the source's entropy\n";
+  out << "steps       " << grouped(c.train.steps) << " of " << grouped(tokens_per_step()) << " tokens ("
+      << c.train.global_batch << " sequences in micro-batches of " << c.train.micro_batch << ")\n"
+      << "FLOPs       " << grouped(static_cast<int64_t>(model_->flops_per_token(c.train.seq_len))) << " a token\n"
+      << "memory      " << mib(memory.total()) << " a rank: parameters and optimizer " << mib(memory.parameters)
+      << ", activations and workspace " << mib(memory.arena) << ", other " << mib(memory.other) << "\n"
+      << "checkpoint  " << mib(checkpoint_bytes()) << "\n"
+      << "ranks       " << ranks << ", device cpu, " << std::get<CpuExec>(exec_).pool->size() << " threads, seed "
+      << c.run.seed;
+  return out.str();
+}
+
+void Setup::allocate() {
+  parameters_->allocate();
+  step_->prepare();
+  if (config_.model.init_from.empty()) {
+    parameters_->initialize(static_cast<uint64_t>(config_.run.seed));
+    parameters_->update_compute(exec_);
+  } else {
+    load_llama(HfDirectory(config_.model.init_from), *model_, *parameters_, exec_);
+  }
+}
+
+}  // namespace xce

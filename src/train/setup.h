@@ -1,0 +1,62 @@
+// Everything a run is made of, built from its configuration and checked before anything is written or allocated.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/cpu/parallel.h"
+#include "src/core/config.h"
+#include "src/data/loader.h"
+#include "src/data/prefetcher.h"
+#include "src/dist/communicator.h"
+#include "src/model/llama.h"
+#include "src/train/dataset.h"
+#include "src/train/step.h"
+
+namespace xce {
+
+// Bytes of one rank's device memory by use; `arena` is exact, from a dry run of a step and of an evaluation.
+struct MemoryPlan {
+  size_t parameters = 0;  // masters, compute copy, gradients, moments
+  size_t arena = 0;       // activations, their gradients, scratch, the loss's workspace
+  size_t other = 0;       // tokens, rotary table, scalars
+  size_t total() const { return parameters + arena + other; }
+};
+
+class Setup {
+ public:
+  // kUsage and kCorrupt for what is wrong with the configuration or its files.
+  explicit Setup(Config config);
+
+  const Config& config() const { return config_; }
+  const Dataset& dataset() const { return dataset_; }
+  const Loader& loader() const { return *loader_; }
+  const Llama& model() const { return *model_; }
+  ParameterSet& parameters() { return *parameters_; }
+  Communicator& world() { return *world_; }
+  const Exec& exec() const { return exec_; }
+  Step& step() { return *step_; }
+
+  BatchPlan batch_plan() const;                                                  // this rank's share of a global batch
+  int64_t tokens_per_step() const { return config_.train.global_batch * config_.train.seq_len; }
+  MemoryPlan memory_plan() const;
+  uint64_t checkpoint_bytes() const;  // masters and moments
+  // Model, data, batch, memory and cost for people, several lines: printed at the start and by --dry-run.
+  std::string describe() const;
+
+  // Allocates parameters and step, and initialises the weights: from model.init_from, else from run.seed.
+  void allocate();
+
+ private:
+  Config config_;
+  Dataset dataset_;
+  std::unique_ptr<Communicator> world_;
+  std::unique_ptr<ThreadPool> pool_;
+  Exec exec_;
+  std::unique_ptr<ParameterSet> parameters_;
+  std::unique_ptr<Llama> model_;
+  std::unique_ptr<Loader> loader_;
+  std::unique_ptr<Step> step_;
+};
+
+}  // namespace xce

@@ -1,0 +1,58 @@
+#include "src/train/training_state.h"
+
+namespace xce {
+namespace {
+
+struct Arrays {
+  const char* name;
+  void* data;
+};
+std::vector<Arrays> arrays(ParameterSet& parameters) {
+  return {{"master.bin", parameters.master()},
+          {"first_moment.bin", parameters.first_moment()},
+          {"second_moment.bin", parameters.second_moment()}};
+}
+size_t array_bytes(const ParameterSet& parameters) {
+  return static_cast<size_t>(parameters.size()) * size_of(accum_dtype(parameters.dtype()));
+}
+
+template <class T>
+T get(const CheckpointReader& reader, const char* key) {
+  try {
+    return reader.state().at(key).get<T>();
+  } catch (const nlohmann::json::exception& e) {
+    throw Error(ErrorCode::kCorrupt, str("checkpoint of step ", reader.step(), ": state.json: ", key, ": ", e.what()));
+  }
+}
+
+}  // namespace
+
+std::filesystem::path save_training_state(const std::filesystem::path& root, int64_t keep, const TrainingMeta& meta,
+                                          const Step& step, ParameterSet& parameters) {
+  const StepState& s = step.state();
+  CheckpointWriter writer(root, s.step);
+  for (const Arrays& a : arrays(parameters)) writer.add(a.name, a.data, array_bytes(parameters));
+  writer.set_state({{"step", s.step},
+                    {"updates", s.updates},
+                    {"skipped", s.skipped},
+                    {"data_fingerprint", meta.data_fingerprint},
+                    {"precision", name_of(parameters.dtype())},
+                    {"config", meta.config_yaml}});
+  return writer.commit(keep);
+}
+
+TrainingMeta read_training_meta(const CheckpointReader& reader) {
+  return {get<std::string>(reader, "config"), get<uint64_t>(reader, "data_fingerprint")};
+}
+
+void load_training_state(const CheckpointReader& reader, Step& step, ParameterSet& parameters, const Exec& exec) {
+  StepState s{};
+  s.step = get<int64_t>(reader, "step");
+  s.updates = get<int64_t>(reader, "updates");
+  s.skipped = get<int64_t>(reader, "skipped");
+  for (const Arrays& a : arrays(parameters)) reader.read(a.name, a.data, array_bytes(parameters));
+  step.set_state(s);
+  parameters.update_compute(exec);
+}
+
+}  // namespace xce
