@@ -12,6 +12,7 @@ Arena::Arena(void* base, size_t capacity_bytes) : base_(static_cast<char*>(base)
 }
 
 size_t Arena::allocate(size_t size_bytes) {
+  XCE_CHECK(size_bytes <= SIZE_MAX / 2, "a block of at most half the address space", size_bytes);  // rounding cannot wrap
   size_t size = (std::max<size_t>(size_bytes, 1) + kAlign - 1) / kAlign * kAlign;
   auto it = std::find_if(blocks_.begin(), blocks_.end(),
                          [&](const auto& entry) { return !entry.second.used && entry.second.size >= size; });
@@ -25,7 +26,7 @@ size_t Arena::allocate(size_t size_bytes) {
     bool tail_free = !blocks_.empty() && !blocks_.rbegin()->second.used;
     size_t end = blocks_.empty() ? 0 : blocks_.rbegin()->first + blocks_.rbegin()->second.size;
     offset = tail_free ? blocks_.rbegin()->first : end;
-    if (offset + size > capacity_)
+    if (size > capacity_ || offset > capacity_ - size)
       throw Error(ErrorCode::kRuntime, str("arena of ", capacity_, " bytes cannot hold a block of ", size,
                                            " bytes at offset ", offset, ": the memory plan was made for other shapes"));
     blocks_[offset] = Block{size, true};

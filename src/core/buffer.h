@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 
 namespace xce {
 
@@ -10,6 +11,12 @@ class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(size_t size_bytes);  // Error(kRuntime) with the size when memory runs out
+  Buffer(Buffer&& other) noexcept : data_(std::move(other.data_)), size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    data_ = std::move(other.data_);
+    size_bytes_ = std::exchange(other.size_bytes_, 0);
+    return *this;
+  }
 
   void* data() { return data_.get(); }
   const void* data() const { return data_.get(); }

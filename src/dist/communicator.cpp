@@ -13,8 +13,9 @@ class WorldOfOne final : public Communicator {
   int rank() const override { return 0; }
   int size() const override { return 1; }
 
-  Work all_reduce(const Exec&, void* data, int64_t count, CommType type, Reduce) override {
+  Work all_reduce(const Exec&, void* data, int64_t count, CommType type, Reduce op) override {
     check_buffer(data, count, type, "all_reduce data");
+    XCE_CHECK(op == Reduce::kSum || op == Reduce::kMax, "a Reduce", static_cast<int>(op));
     return Work(next_++);
   }
   Work reduce_scatter(const Exec&, const void* send, void* recv, int64_t count, CommType type) override {
