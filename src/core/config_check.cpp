@@ -87,12 +87,15 @@ void check_data(const Config& config) {
   if (!data.val.empty() && data.val_fraction > 0) {
     throw config_error(config, "data.val_fraction", "give either data.val or data.val_fraction");
   }
-  bool held_out = !data.val.empty() || data.val_fraction > 0;
-  if (!reads_file(config) && (held_out || !data.train.empty())) {
-    const char* key = !data.train.empty() ? "data.train" : !data.val.empty() ? "data.val" : "data.val_fraction";
-    throw config_error(config, key, "data.kind markov and synthetic read no file");
+  if (!reads_file(config)) {
+    const char* file_key = !data.train.empty() ? "data.train" : !data.val.empty() ? "data.val" : nullptr;
+    if (file_key != nullptr) throw config_error(config, file_key, "data.kind markov and synthetic read no file");
   }
-  if (reads_file(config) && !held_out && config.eval.every > 0) {
+  if (data.kind == DataKind::kSynthetic && data.val_fraction > 0) {
+    throw config_error(config, "data.val_fraction",
+                       "nothing can be learnt, so nothing validated, with data.kind synthetic");
+  }
+  if (data.val.empty() && data.val_fraction == 0 && config.eval.every > 0) {
     throw config_error(config, "eval.every", "nothing to validate on; give data.val or data.val_fraction");
   }
 }

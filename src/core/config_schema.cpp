@@ -103,7 +103,8 @@ void add_data_and_train(Config& config, KeyTable& table) {
   table.add("data.train", &data.train, "file to learn from (kinds bytes and tokens)");
   table.add("data.val", &data.val, "file to validate on");
   table.add("data.val_fraction", &data.val_fraction, fraction(),
-            "without data.val: this last part of data.train is held out");
+            "without data.val: this last part of data.train is held out; markov: length of the validation data over "
+            "that of training");
   table.add("data.markov_states", &data.markov_states, at_least(2, 65536), "markov: states, each a token");
   table.add("data.generated_tokens", &data.generated_tokens, at_least(1, kMaxCount),
             "markov and synthetic: length of the source");

@@ -269,11 +269,14 @@ TEST(ConfigTest, ChecksAcrossKeysNameThePlaceThatWasGiven) {
 }
 
 TEST(ConfigTest, GeneratedDataNeedsNoFile) {
-  std::vector<std::string> words = {"data.kind=markov", "data.train=", "data.val_fraction=0"};
+  std::vector<std::string> words = {"data.kind=markov", "data.train="};
   EXPECT_EQ(parse_config(kBase, "c.yaml", words).model.vocab_size, 64);
   words[0] = "data.kind=synthetic";
   EXPECT_EQ(error_of(kBase, words), "c.yaml: model.vocab_size: missing; data.kind synthetic needs it");
   words.push_back("model.vocab_size=1000");
+  EXPECT_EQ(error_of(kBase, words),
+            "c.yaml:10:17: data.val_fraction: nothing can be learnt, so nothing validated, with data.kind synthetic");
+  words.push_back("data.val_fraction=0");
   EXPECT_EQ(parse_config(kBase, "c.yaml", words).model.vocab_size, 1000);
 }
 
