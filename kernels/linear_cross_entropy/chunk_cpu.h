@@ -1,8 +1,8 @@
 // One chunk of rows of the fused loss on the CPU: its valid rows are packed, then vocabulary tiles are shared out among
 // the threads; a tile's logits are reduced to (max, sum) per row, and later turned into their gradients, while they lie
 // in L2.
-//   Kept logits: the buffer holds e = exp(z - tile max) between the two passes, so that the second is a scaling.
-//   Recomputed logits: a buffer per thread, the second pass repeats the first matrix product.
+//   A kept tile holds e = exp(z - tile max) between the two passes, so that the second is a scaling.
+//   Other tiles use a buffer per thread, and the second pass repeats the first matrix product.
 // Invariants: 1. Row j < n_ of every packed array is chunk row map_[j]. 2. A tile of dweight and dbias is written by
 // the one thread that owns it. 3. dx is summed per thread over its tiles, then over threads in order: no atomics, fixed
 // order.
@@ -173,8 +173,8 @@ class Chunk {
     return reinterpret_cast<TileStats<A>*>(base_ + plan_.tile_stats) + t * plan_.chunk_rows;
   }
   A* tile_logits(int64_t t, int thread) const {
-    int64_t at = plan_.keeps_logits ? n_ * tile(t).first : thread * plan_.chunk_rows * plan_.tile_cols;
-    return array(plan_.logits) + at;
+    int64_t tile_size = plan_.chunk_rows * plan_.tile_cols;
+    return plan_.keeps(t) ? array(plan_.kept) + plan_.slot(t) * tile_size : array(plan_.buffers) + thread * tile_size;
   }
   A* dx_part(int thread) const {
     return array(plan_.dx) + thread * plan_.chunk_rows * in_.hidden;
@@ -214,14 +214,14 @@ class Chunk {
     }
   }
 
-  // Row j of a tile, from e = exp(z - tile max) or from z, to k p - g [v = y]; the difference is formed before it is
-  // rounded.
-  void gradient_row(int64_t j, Tile here, A tile_max, A* row) const {
+  // Row j of a tile to k p - g [v = y], from e = exp(z - tile max) if kept, else from z; the difference is rounded
+  // once.
+  void gradient_row(int64_t j, Tile here, const TileStats<A>* kept, A* row) const {
     int64_t y = labels_[j] - here.first;
     bool has_target = y >= 0 && y < here.cols;
     A p = 0;
-    if (plan_.keeps_logits) {
-      A factor = std::exp((tile_max - offset_[j]) - logsum_[j]);
+    if (kept) {
+      A factor = std::exp((kept[j].max - offset_[j]) - logsum_[j]);
       if (has_target) p = row[y] * factor;
       scale(row, here.cols, k_[j] * factor);
     } else {
@@ -235,11 +235,11 @@ class Chunk {
     const LinearCrossEntropyGradients& grad = call_.grad;
     Tile here = tile(t);
     A* z = tile_logits(t, thread);
-    bool needs_weight = grad.dx || !plan_.keeps_logits;
+    const TileStats<A>* kept = plan_.keeps(t) ? tile_stats(t) : nullptr;
+    bool needs_weight = grad.dx || !kept;
     Weight w = needs_weight ? tile_weight(here, thread) : Weight{nullptr, 0};
-    if (!plan_.keeps_logits) logits(here, w, z);
-    for (int64_t j = 0; j < n_; ++j)
-      gradient_row(j, here, plan_.keeps_logits ? tile_stats(t)[j].max : A(0), z + j * here.cols);
+    if (!kept) logits(here, w, z);
+    for (int64_t j = 0; j < n_; ++j) gradient_row(j, here, kept, z + j * here.cols);
     bool add = chunk_ > 0 || grad.accumulate_dweight;
     if (grad.dbias) column_sums(z, n_, here.cols, static_cast<A*>(grad.dbias) + here.first, add);
     if (grad.dweight) {

@@ -22,7 +22,7 @@ LossPlan plan_of(const CpuExec& exec, const LinearCrossEntropyInputs& in, const 
                   .accum_bytes = static_cast<int64_t>(size_of(accum_dtype(in.dtype))),
                   .threads = exec.pool->size(),
                   .converts_weight = in.dtype != accum_dtype(in.dtype),
-                  .keeps_logits = work == Work::kBoth,
+                  .may_keep = work == Work::kBoth,
                   .gradients = work != Work::kForward};
   return plan_loss(shape, workspace.budget_bytes);
 }
