@@ -59,6 +59,11 @@ inline RowLoss row_loss(double max, double sum, double target, double z_loss) {
   return {max, logsum, logsum - (target - max) + z, z};
 }
 
+inline bool any(const LossOutputs& out) {
+  return out.loss || out.loss_total || out.row_loss || out.offset || out.logsum || out.z_loss || out.n_valid ||
+         out.out_of_range;
+}
+
 // Row i's results; of a null `row`: those of an ignored one.
 template <class A>
 void store_row(const LossOutputs& out, int64_t i, const RowLoss* row) {

@@ -47,11 +47,6 @@ void check_whole_vocab(const LinearCrossEntropyInputs& in) {
             str("a shard of ", in.vocab_global, " labels"));
 }
 
-bool any(const LossOutputs& out) {
-  return out.loss || out.loss_total || out.row_loss || out.offset || out.logsum || out.z_loss || out.n_valid ||
-         out.out_of_range;
-}
-
 template <class A>
 loss::Statistics<A> set_at(A* set, int64_t stride, int64_t first) {
   return {set + first, set + stride + first, set + 2 * stride + first};
@@ -119,7 +114,7 @@ void launch(const CpuExec& exec, const LinearCrossEntropyForward& args) {
       .in = args.in, .options = args.options, .out = args.out, .upstream = {}, .grad = {}, .workspace = args.workspace};
   LossPlan plan = plan_of(exec, args.in, args.workspace, Work::kForward);
   check(call, plan);
-  if (any(args.out)) check_whole_vocab(args.in);
+  if (loss::any(args.out)) check_whole_vocab(args.in);
   visit_dtype(args.in.dtype, [&]<class T>(std::type_identity<T>) { forward<T>(exec, args, call, plan); });
 }
 
