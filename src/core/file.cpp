@@ -132,7 +132,7 @@ void OutputFile::finish() {
 
 namespace {
 fs::path temporary_beside(const fs::path& path) {
-  return path.parent_path() / ("." + path.filename().native() + ".tmp-" + unique_suffix());
+  return path.parent_path() / str(".", path.filename().native(), ".tmp-", unique_suffix());
 }
 fs::path directory_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");

@@ -104,7 +104,7 @@ double MarkovSource::entropy_nats() const {
   double entropy = 0;
   double elsewhere = kRestart / states;  // the probability of each id that is no successor
   for (size_t state = 0; state < states; ++state) {
-    double before = 0, row = -(states - kSuccessors) * elsewhere * std::log(elsewhere);
+    double before = 0, row = -static_cast<double>(states - kSuccessors) * elsewhere * std::log(elsewhere);
     for (size_t i = state * kSuccessors; i < (state + 1) * kSuccessors; ++i) {
       double p = elsewhere + (1 - kRestart) * (cumulative_[i] - before);
       row -= p * std::log(p);

@@ -20,8 +20,12 @@ uint64_t sampled_hash(const InputFile& file) {
   std::vector<char> buffer(kBlock);
   Xxh64 hash(size);
   for (uint64_t i = 0; i < blocks; ++i) {
-    uint64_t last = size > kBlock ? size - kBlock : 0;
-    uint64_t begin = size <= kBlock * kBlocks ? i * kBlock : last / (blocks - 1) * i;
+    // The last block ends where the file ends; the quotient and the remainder apart, so that nothing overflows.
+    uint64_t begin = i * kBlock;
+    if (size > kBlock * kBlocks) {
+      uint64_t last = size - kBlock, gaps = blocks - 1;
+      begin = last / gaps * i + last % gaps * i / gaps;
+    }
     uint64_t bytes = std::min(kBlock, size - begin);
     file.read(begin, buffer.data(), bytes);
     hash.update(buffer.data(), bytes);

@@ -56,7 +56,7 @@ struct TensorToWrite {
   StoredType type = StoredType::kF32;
   std::vector<int64_t> shape;
   const void* data = nullptr;
-  std::function<void(const Sink& sink)> produce;  // used when data is null
+  std::function<void(const Sink& sink)> produce{};  // used when data is null
 };
 // Atomic. {"format": "pt"} is always among the metadata. A doubled name or a wrong byte count is kRuntime.
 void write_safetensors(const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors,
