@@ -2,6 +2,7 @@
 // This is the one device switch of the tree: another device adds its exec to the variant here.
 #pragma once
 
+#include <cstddef>
 #include <variant>
 
 namespace xce {

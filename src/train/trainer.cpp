@@ -110,7 +110,10 @@ StopReason Run::loop() {
   StopSignals signals;
   start_ = Clock::now();
   Prefetcher batches(setup_.loader(), setup_.batch_plan(), state().step);
-  Progress progress({.steps = config().train.steps, .first_step = state().step, .every = config().log.every});
+  Progress progress({.steps = config().train.steps,
+                     .first_step = state().step,
+                     .every = config().log.every,
+                     .max_minutes = config().train.max_minutes});
   double limit_ms = config().train.max_minutes * 60e3;
   while (state().step < config().train.steps) {
     StepRecord record = one_step(batches);
