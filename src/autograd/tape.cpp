@@ -107,14 +107,20 @@ Var Tape::unit(int unit, bool recompute, const Var& x, const std::function<Var(c
 }
 
 Var Tape::recomputed(const Var& x, const std::function<Var(const Var&)>& fn) {
-  recording_ = false;
-  Var y = fn(x);
-  recording_ = true;
+  Var y;
+  {
+    struct Pause {
+      bool& recording;
+      ~Pause() { recording = true; }  // also when fn throws
+    } pause{recording_ = false};
+    y = fn(x);
+  }
   y = alias(y);
   on_backward(y, [this, x, fn](const Grad& dy) {
     size_t mark = steps_.size();
-    Grad again = fn(x).grad_;  // the second output itself is not needed
-    again->storage = std::move(dy->storage);
+    Var again = gradient_only(fn(x));  // the second output itself is not needed
+    pass_grad(dy, again);
+    dy->storage.reset();  // what again shares now is its own, free to change in place
     play_down_to(mark);
   });
   return y;
