@@ -50,7 +50,8 @@ class Rows {
   // g is upstream / D. Blocks are read before they are written: out may be the logits.
   void gradient(int64_t i, A offset, A logsum, double g, double z_loss, T* out) const {
     double lse = static_cast<double>(offset) + static_cast<double>(logsum);
-    A k = static_cast<A>(z_loss != 0 ? g * (1 + 2 * z_loss * lse) : g);
+    double extra = z_loss != 0 ? g * 2 * z_loss * lse : 0;
+    A k = static_cast<A>(g + extra);
     int64_t y = label(i) - in_.shard_offset;
     A z[kBlock];
     for (int64_t at = 0; at < active_; at += kBlock) {
@@ -59,7 +60,7 @@ class Rows {
       bool has_target = y >= at && y < at + n;
       A p = has_target ? std::exp((z[y - at] - offset) - logsum) : A(0);
       loss::scaled_softmax(z, n, offset, logsum, k);
-      if (has_target) z[y - at] = static_cast<A>(static_cast<double>(k) * p - g);
+      if (has_target) z[y - at] = loss::target_gradient(p, g, extra);
 #pragma omp simd
       for (int64_t v = 0; v < n; ++v) cpu::store(out + at, v, z[v]);
     }

@@ -57,6 +57,12 @@ void scale(A* z, int64_t n, A k) {
   for (int64_t v = 0; v < n; ++v) z[v] *= k;
 }
 
+// The target's g (p - 1) + extra p, rounded once: both terms may be small beside g.
+template <class A>
+A target_gradient(A p, double g, double extra) {
+  return static_cast<A>(g * (static_cast<double>(p) - 1) + extra * static_cast<double>(p));
+}
+
 // out[v] (+)= sum over rows of tile[row * cols + v], for a tile of rows packed cols apart.
 template <class A>
 void column_sums(const A* tile, int64_t rows, int64_t cols, A* out, bool accumulate) {

@@ -43,7 +43,7 @@ class Chunk {
     A* values = array(plan.row_values);
     int64_t r = plan.chunk_rows;
     own_statistics_ = {values, values + r, values + 2 * r};
-    offset_ = values + 3 * r, logsum_ = values + 4 * r, g_ = values + 5 * r, k_ = values + 6 * r,
+    offset_ = values + 3 * r, logsum_ = values + 4 * r, g_ = values + 5 * r, z_ = values + 6 * r,
     target_ = values + 7 * r;
   }
 
@@ -138,7 +138,7 @@ class Chunk {
       double g = row_upstream<A>(call_.upstream, call_.options.reduction, d, first_ + map_[j]);
       double lse = static_cast<double>(offset_[j]) + static_cast<double>(logsum_[j]);
       g_[j] = static_cast<A>(g);
-      k_[j] = call_.options.z_loss != 0 ? static_cast<A>(g * (1 + 2 * call_.options.z_loss * lse)) : g_[j];
+      z_[j] = call_.options.z_loss != 0 ? static_cast<A>(g * 2 * call_.options.z_loss * lse) : A(0);
     }
     if (chunk_ == 0 && !grad.accumulate_dweight) zero_weight_gradient(n_ == 0 ? 0 : active_);
     if (n_ > 0) {
@@ -219,16 +219,16 @@ class Chunk {
   void gradient_row(int64_t j, Tile here, const TileStats<A>* kept, A* row) const {
     int64_t y = labels_[j] - here.first;
     bool has_target = y >= 0 && y < here.cols;
-    A p = 0;
+    A p = 0, k = g_[j] + z_[j];
     if (kept) {
       A factor = std::exp((kept[j].max - offset_[j]) - logsum_[j]);
       if (has_target) p = row[y] * factor;
-      scale(row, here.cols, k_[j] * factor);
+      scale(row, here.cols, k * factor);
     } else {
       if (has_target) p = std::exp((row[y] - offset_[j]) - logsum_[j]);
-      scaled_softmax(row, here.cols, offset_[j], logsum_[j], k_[j]);
+      scaled_softmax(row, here.cols, offset_[j], logsum_[j], k);
     }
-    if (has_target) row[y] = static_cast<A>(static_cast<double>(k_[j]) * p - g_[j]);
+    if (has_target) row[y] = target_gradient(p, g_[j], z_[j]);
   }
 
   void gradient_tile(int64_t t, int thread, bool first_of_thread) const {
@@ -296,7 +296,7 @@ class Chunk {
   int64_t ldx_, ldw_, vocab_global_, active_, tiles_;  // active_: columns that are not padding
   int64_t *map_, *labels_;                             // labels_ relative to the shard
   Statistics<A> own_statistics_;
-  A *offset_, *logsum_, *g_, *k_, *target_;
+  A *offset_, *logsum_, *g_, *z_, *target_;
   int64_t chunk_ = 0, first_ = 0, rows_ = 0, n_ = 0;
 };
 
