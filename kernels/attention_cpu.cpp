@@ -75,16 +75,14 @@ struct ForwardScratch {
 // Scores to exp(score - running maximum), zero where hidden; running maximum, sum and the output so far follow.
 template <class A>
 void softmax_tile(const TilePair& tile, const ForwardScratch<A>& s) {
-  A *max = s.max, *new_max = s.new_max, *sum = s.sum;
-  std::copy(max, max + tile.queries, new_max);
-  for (int64_t j = 0; j < tile.keys; ++j) {
-    const A* score = s.st + j * kTileQueries;
+  A *max = s.max, *new_max = s.new_max, *sum = s.sum, *st = s.st;
+  std::copy(max, max + kTileQueries, new_max);
+  cpu::for_each_score<A>(tile, [=](int64_t j, int64_t i, bool visible) {
+    A score = visible ? st[j * kTileQueries + i] : -std::numeric_limits<A>::infinity();
+    new_max[i] = score > new_max[i] ? score : new_max[i];
+  });
 #pragma omp simd
-    for (int64_t i = tile.first_query(j); i < tile.queries; ++i)
-      new_max[i] = score[i] > new_max[i] ? score[i] : new_max[i];
-  }
-#pragma omp simd
-  for (int64_t i = 0; i < tile.queries; ++i) {
+  for (int64_t i = 0; i < kTileQueries; ++i) {
     A correction = cpu::exp(max[i] - new_max[i]);
     sum[i] *= correction;
     max[i] = new_max[i];
@@ -93,16 +91,13 @@ void softmax_tile(const TilePair& tile, const ForwardScratch<A>& s) {
   if (tile.key0 > 0)
     for (int64_t i = 0; i < tile.queries; ++i)
       for (int64_t d = 0; d < s.width; ++d) s.o[i * s.width + d] *= new_max[i];
-  for (int64_t j = 0; j < tile.keys; ++j) {
-    A* p = s.st + j * kTileQueries;
-    int64_t first = tile.first_query(j);
-    std::fill(p, p + first, A(0));
-#pragma omp simd
-    for (int64_t i = first; i < tile.queries; ++i) {
-      p[i] = cpu::exp(p[i] - max[i]);
-      sum[i] += p[i];
-    }
-  }
+  cpu::clear_hidden(tile, st);
+  cpu::for_each_score<A>(tile, [=](int64_t j, int64_t i, bool visible) {
+    A p = cpu::exp(st[j * kTileQueries + i] - max[i]);
+    p = visible ? p : A(0);
+    st[j * kTileQueries + i] = p;
+    sum[i] += p;
+  });
 }
 
 // One tile of queries of one head, against all keys before its end.
@@ -112,9 +107,9 @@ void forward_unit(const AttentionForward& g, int64_t b, int64_t head, int64_t qu
   using A = Accum<T>;
   int64_t queries = std::min(kTileQueries, g.seq_len - query0), kv_head = head / (g.heads / g.kv_heads);
   cpu::load_rows(head_rows<T>(g.q, g, b, query0, head), g.qkv_stride, queries, g.head_dim, s.width, A(g.scale), s.q);
-  cpu::transpose(s.q, queries, g.head_dim, s.width, s.qt);
-  std::fill(s.max, s.max + queries, -std::numeric_limits<A>::infinity());
-  std::fill(s.sum, s.sum + queries, A(0));
+  cpu::transpose(s.q, queries, s.width, s.qt);
+  std::fill(s.max, s.max + kTileQueries, -std::numeric_limits<A>::infinity());
+  std::fill(s.sum, s.sum + kTileQueries, A(0));
   for_each_key_tile(query0, queries, [&](const TilePair& tile) {
     cpu::load_rows(head_rows<T>(g.k, g, b, tile.key0, kv_head), g.qkv_stride, tile.keys, g.head_dim, s.width, A(1),
                    s.k);
@@ -138,7 +133,7 @@ void forward_unit(const AttentionForward& g, int64_t b, int64_t head, int64_t qu
 // One thread's scratch; dk and dv hold the sums of `keys` keys.
 template <class A>
 struct BackwardScratch {
-  A *q, *qt, *d_o, *d_ot, *k, *v, *pt, *dst, *dq, *dk, *dv, *delta;
+  A *q, *qt, *d_o, *d_ot, *k, *v, *pt, *dst, *dq, *dk, *dv, *delta, *lse;
   int64_t width;
 
   BackwardScratch(Carver& carver, int64_t head_dim, int64_t keys) : width(cpu::round_up(head_dim, cpu::kLanes<A>)) {
@@ -146,11 +141,12 @@ struct BackwardScratch {
     for (A** rows : {&k, &v}) *rows = carver.take<A>(kTileKeys * width);
     for (A** scores : {&pt, &dst}) *scores = carver.take<A>(kTileKeys * kTileQueries);
     for (A** sums : {&dk, &dv}) *sums = carver.take<A>(keys * width);
-    delta = carver.take<A>(kTileQueries);
+    for (A** values : {&delta, &lse}) *values = carver.take<A>(kTileQueries);
   }
 };
 
-// Brings in a tile of queries: q (scaled) and d_o with their transposes, and delta = the dot product of o and d_o.
+// Brings in a tile of queries: q (scaled) and d_o with their transposes, lse, and delta = the dot product of o and d_o;
+// the two are zero beyond the last query, where vectors of scores reach.
 template <class T>
 void load_queries(const AttentionBackward& g, int64_t b, int64_t head, int64_t query0, int64_t queries,
                   const BackwardScratch<Accum<T>>& s) {
@@ -160,14 +156,20 @@ void load_queries(const AttentionBackward& g, int64_t b, int64_t head, int64_t q
   int64_t o_stride = g.heads * g.head_dim;
   cpu::load_rows(head_rows<T>(g.q, g, b, query0, head), g.qkv_stride, queries, g.head_dim, s.width, A(g.scale), s.q);
   cpu::load_rows(d_o, o_stride, queries, g.head_dim, s.width, A(1), s.d_o);
-  cpu::transpose(s.q, queries, g.head_dim, s.width, s.qt);
-  cpu::transpose(s.d_o, queries, g.head_dim, s.width, s.d_ot);
+  cpu::transpose(s.q, queries, s.width, s.qt);
+  cpu::transpose(s.d_o, queries, s.width, s.d_ot);
+  int64_t head_dim = g.head_dim;
   for (int64_t i = 0; i < queries; ++i) {
+    const T* o_row = o + i * o_stride;
+    const A* d_o_row = s.d_o + i * s.width;
     A dot = 0;
 #pragma omp simd reduction(+ : dot)
-    for (int64_t d = 0; d < g.head_dim; ++d) dot += cpu::load(o + i * o_stride, d) * s.d_o[i * s.width + d];
+    for (int64_t d = 0; d < head_dim; ++d) dot += cpu::load(o_row, d) * d_o_row[d];
     s.delta[i] = dot;
   }
+  const A* lse = static_cast<const A*>(g.lse) + lse_offset(g, b, head) + query0;
+  std::copy(lse, lse + queries, s.lse);
+  for (A* values : {s.lse, s.delta}) std::fill(values + queries, values + kTileQueries, A(0));
 }
 
 // Brings in a tile of keys and values; pt becomes the probabilities, dst the gradient of the scaled scores, both zero
@@ -181,19 +183,16 @@ void score_gradients(const AttentionBackward& g, int64_t b, int64_t head, const 
   cpu::load_rows(head_rows<T>(g.v, g, b, tile.key0, kv_head), g.qkv_stride, tile.keys, g.head_dim, s.width, A(1), s.v);
   cpu::transposed_scores(tile, g.head_dim, s.k, s.width, s.qt, s.pt);
   cpu::transposed_scores(tile, g.head_dim, s.v, s.width, s.d_ot, s.dst);
-  const A* lse = static_cast<const A*>(g.lse) + lse_offset(g, b, head) + tile.query0;
-  const A* delta = s.delta;
-  for (int64_t j = 0; j < tile.keys; ++j) {
-    A *p = s.pt + j * kTileQueries, *ds = s.dst + j * kTileQueries;
-    int64_t first = tile.first_query(j);
-    std::fill(p, p + first, A(0));
-    std::fill(ds, ds + first, A(0));
-#pragma omp simd
-    for (int64_t i = first; i < tile.queries; ++i) {
-      p[i] = cpu::exp(p[i] - lse[i]);
-      ds[i] = p[i] * (ds[i] - delta[i]);
-    }
-  }
+  A *p = s.pt, *ds = s.dst, *lse = s.lse, *delta = s.delta;
+  cpu::clear_hidden(tile, p);
+  cpu::clear_hidden(tile, ds);
+  cpu::for_each_score<A>(tile, [=](int64_t j, int64_t i, bool visible) {
+    int64_t at = j * kTileQueries + i;
+    A probability = cpu::exp(p[at] - lse[i]);
+    probability = visible ? probability : A(0);
+    p[at] = probability;
+    ds[at] = visible ? probability * (ds[at] - delta[i]) : A(0);
+  });
 }
 
 template <class T>

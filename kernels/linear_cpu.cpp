@@ -9,6 +9,7 @@
 #include "kernels/cpu/blas_core.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/vec.h"
 #include "kernels/linear.h"
 
 namespace xce {
@@ -80,19 +81,23 @@ void compute(const Product<T, T>& p, const Block& block, void*) {
 
 void widen(const Bf16* src, int64_t ld, int64_t rows, int64_t cols, float* dst) {
   for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < cols; ++c) dst[r * cols + c] = static_cast<float>(src[r * ld + c]);
+#pragma omp simd
+    for (int64_t c = 0; c < cols; ++c) dst[r * cols + c] = cpu::load(src + r * ld, c);
 }
 
-void store(const float* tile, int64_t rows, int64_t cols, Bf16* dst, int64_t ld, bool accumulate) {
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < cols; ++c) {
-      float before = accumulate ? static_cast<float>(dst[r * ld + c]) : 0.0f;
-      dst[r * ld + c] = Bf16(before + tile[r * cols + c]);
+template <class C>
+void store(const float* tile, int64_t rows, int64_t cols, C* dst, int64_t ld, bool accumulate) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* from = tile + r * cols;
+    C* to = dst + r * ld;
+    if (accumulate) {
+#pragma omp simd
+      for (int64_t c = 0; c < cols; ++c) cpu::store(to, c, cpu::load(to, c) + from[c]);
+    } else {
+#pragma omp simd
+      for (int64_t c = 0; c < cols; ++c) cpu::store(to, c, from[c]);
     }
-}
-void store(const float* tile, int64_t rows, int64_t cols, float* dst, int64_t ld, bool accumulate) {
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < cols; ++c) dst[r * ld + c] = (accumulate ? dst[r * ld + c] : 0.0f) + tile[r * cols + c];
+  }
 }
 
 template <class C>
@@ -103,11 +108,11 @@ void compute(const Product<Bf16, C>& p, const Block& block, float* scratch) {
   bool ta = p.trans_a == Trans::kYes, tb = p.trans_b == Trans::kYes;
   pieces(block.rows, kTile, [&](int64_t i, int64_t m) {
     pieces(block.cols, kTile, [&](int64_t j, int64_t n) {
-      std::fill(c, c + m * n, 0.0f);
+      if (p.k == 0) std::fill(c, c + m * n, 0.0f);
       pieces({0, p.k}, kTileDepth, [&](int64_t l, int64_t k) {
         widen(p.a_at(i, l), p.lda, ta ? k : m, ta ? m : k, a);
         widen(p.b_at(l, j), p.ldb, tb ? n : k, tb ? k : n, b);
-        cpu::gemm(p.trans_a, p.trans_b, m, n, k, 1.0f, a, ta ? m : k, b, tb ? k : n, 1.0f, c, n);
+        cpu::gemm(p.trans_a, p.trans_b, m, n, k, 1.0f, a, ta ? m : k, b, tb ? k : n, l > 0 ? 1.0f : 0.0f, c, n);
       });
       store(c, m, n, p.c + i * p.ldc + j, p.ldc, p.accumulate);
     });

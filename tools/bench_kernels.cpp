@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "kernels/attention.h"
@@ -17,10 +18,11 @@ namespace {
 
 using xce::DType;
 
-std::vector<char> array(int64_t n) {
-  std::vector<char> bytes(n * sizeof(float));
-  for (int64_t i = 0; i < n; ++i) reinterpret_cast<float*>(bytes.data())[i] = static_cast<float>(std::sin(0.7 * i));
-  return bytes;
+template <class T = float>
+std::vector<T> array(int64_t n) {
+  std::vector<T> values(n);
+  for (int64_t i = 0; i < n; ++i) values[i] = T(static_cast<float>(std::sin(0.7 * i)));
+  return values;
 }
 
 template <class F>
@@ -46,28 +48,27 @@ void report(const char* what, double us, double flops) {
   std::printf("  %-24s %9.1f us %7.1f GFLOP/s\n", what, us, flops / us * 1e-3);
 }
 
-void linear(const xce::Exec& exec, int64_t rows, int64_t in, int64_t out) {
-  auto x = array(rows * in), w = array(in * out), y = array(rows * out), dx = array(rows * in), dw = array(in * out);
+template <class T>
+void linear(const xce::Exec& exec, DType dtype, int64_t rows, int64_t in, int64_t out) {
+  auto x = array<T>(rows * in), w = array<T>(in * out), y = array<T>(rows * out), dx = array<T>(rows * in);
+  auto dw = array(in * out);
   double flops = 2.0 * rows * in * out;
-  std::printf("linear rows %ld in %ld out %ld\n", long(rows), long(in), long(out));
-  xce::LinearForward f{x.data(), w.data(), y.data(), nullptr, 0, rows, in, out, DType::kF32};
+  std::printf("linear %s rows %ld in %ld out %ld\n", name_of(dtype), long(rows), long(in), long(out));
+  xce::LinearForward f{x.data(), w.data(), y.data(), nullptr, 0, rows, in, out, dtype};
   report("forward", time_us(exec, f), flops);
-  xce::LinearBackward b{x.data(), w.data(), y.data(), dx.data(), nullptr, nullptr, 0, rows, in, out, DType::kF32};
+  xce::LinearBackward b{x.data(), w.data(), y.data(), dx.data(), nullptr, nullptr, 0, rows, in, out, dtype};
   report("dx", time_us(exec, b), flops);
   b.dx = nullptr, b.dweight = dw.data();
   report("dweight", time_us(exec, b), flops);
   b.dx = dx.data();
   report("dx and dweight", time_us(exec, b), 2 * flops);
-  f.dtype = b.dtype = DType::kBf16;
-  report("bf16 forward", time_us(exec, f), flops);
-  report("bf16 dx and dweight", time_us(exec, b), 2 * flops);
 }
 
 void attention(const xce::Exec& exec, int64_t batch, int64_t seq, int64_t heads, int64_t head_dim) {
   int64_t width = heads * head_dim, rows = batch * seq;
   auto qkv = array(rows * 3 * width), dqkv = array(rows * 3 * width), o = array(rows * width),
        d_o = array(rows * width), lse = array(batch * heads * seq);
-  float *q = reinterpret_cast<float*>(qkv.data()), *dq = reinterpret_cast<float*>(dqkv.data());
+  float *q = qkv.data(), *dq = dqkv.data();
   double flops = 2.0 * batch * heads * seq * (seq + 1) * head_dim;
   std::printf("attention batch %ld seq %ld heads %ld head_dim %ld\n", long(batch), long(seq), long(heads),
               long(head_dim));
@@ -88,8 +89,10 @@ void attention(const xce::Exec& exec, int64_t batch, int64_t seq, int64_t heads,
 int main(int argc, char** argv) {
   xce::ThreadPool pool(argc > 1 ? std::atoi(argv[1]) : xce::hardware_threads());
   xce::Exec exec = xce::CpuExec{&pool};
-  for (auto [in, out] : {std::pair{128, 384}, {128, 128}, {128, 768}, {384, 128}, {128, 256}})
-    linear(exec, 2048, in, out);
+  for (auto [in, out] : {std::pair{128, 384}, {128, 128}, {128, 768}, {384, 128}, {128, 256}}) {
+    linear<float>(exec, DType::kF32, 2048, in, out);
+    linear<xce::Bf16>(exec, DType::kBf16, 2048, in, out);
+  }
   attention(exec, 16, 128, 4, 32);
   attention(exec, 1, 2048, 8, 64);
   std::printf("%d threads, BLAS core %s\n", pool.size(), xce::cpu::blas_core());

@@ -22,7 +22,8 @@ struct TilePair {
   int64_t key_end(int64_t query) const { return std::clamp<int64_t>(query0 + query + 1 - key0, 0, keys); }
 };
 
-// dst (rows, width) = scale * src, columns from cols to width zero; src rows lie `stride` apart.
+// dst (rows, width) = scale * src, zero in columns from cols on and in further rows to a whole vector of rows; src rows
+// lie `stride` apart.
 template <class T>
 void load_rows(const T* src, int64_t stride, int64_t rows, int64_t cols, int64_t width, Accum<T> scale, Accum<T>* dst) {
   for (int64_t r = 0; r < rows; ++r) {
@@ -32,17 +33,36 @@ void load_rows(const T* src, int64_t stride, int64_t rows, int64_t cols, int64_t
     for (int64_t c = 0; c < cols; ++c) to[c] = scale * load(from, c);
     for (int64_t c = cols; c < width; ++c) to[c] = 0;
   }
+  std::fill(dst + rows * width, dst + round_up(rows, kLanes<Accum<T>>) * width, Accum<T>(0));
 }
 
-// dst (cols, kTileQueries) = the transpose of src (rows, width); columns from rows to the next whole vector are zero.
+// dst (width, kTileQueries) = the transpose of src (rows, width), which load_rows filled.
 template <class A>
-void transpose(const A* src, int64_t rows, int64_t cols, int64_t width, A* dst) {
-  int64_t padded = round_up(rows, kLanes<A>);
-  for (int64_t c = 0; c < cols; ++c) {
-    A* to = dst + c * kTileQueries;
-    for (int64_t r = 0; r < rows; ++r) to[r] = src[r * width + c];
-    for (int64_t r = rows; r < padded; ++r) to[r] = 0;
+void transpose(const A* src, int64_t rows, int64_t width, A* dst) {
+  for (int64_t r = 0; r < rows; r += kLanes<A>)
+    for (int64_t c = 0; c < width; c += kLanes<A>)
+      transpose_square(src + r * width + c, width, dst + c * kTileQueries + r, kTileQueries);
+}
+
+// Calls f(key, query, visible) for every element of a transposed tile in vectors of queries: those that hold a visible
+// element, and some hidden ones beside it. f must be branch-free: its loop is vectorised.
+template <class A, class F>
+inline void for_each_score(const TilePair& tile, F&& f) {
+  for (int64_t j = 0; j < tile.keys; ++j) {
+    int64_t first = tile.first_query(j);
+    for (int64_t i = round_down(first, kLanes<A>); i < tile.queries; i += kLanes<A>) {
+      int hidden = static_cast<int>(std::max<int64_t>(first - i, 0));
+#pragma omp simd
+      for (int lane = 0; lane < kLanes<A>; ++lane) f(j, i + lane, lane >= hidden);
+    }
   }
+}
+
+// Zeroes the vectors of queries that for_each_score leaves out.
+template <class A>
+inline void clear_hidden(const TilePair& tile, A* st) {
+  for (int64_t j = 0; j < tile.keys; ++j)
+    std::fill_n(st + j * kTileQueries, round_down(tile.first_query(j), kLanes<A>), A(0));
 }
 
 // st (keys, kTileQueries) = rows (keys, width) times columns (head_dim, kTileQueries), where a key is visible to a
