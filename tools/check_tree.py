@@ -8,7 +8,7 @@ import re
 import sys
 
 # The folders of src in include order: each may use those before it, and kernels.
-SRC_ORDER = ["core", "dist", "data", "io", "autograd", "ops", "model", "optim", "train", "cli"]
+SRC_ORDER = ["core", "dist", "data", "io", "autograd", "ops", "model", "train", "cli"]
 # An op includes no other op, but for these: op -> ops it may include.
 OP_USES = {
     "adamw": {"step_control"},  # reads the rate and the clip factor that step_control decided
