@@ -1,6 +1,7 @@
 // One unit of work is a tile of queries of one head (forward) or one key/value head (backward), so that no two threads
-// write the same values and each sum has one order. Units are handed out as threads become free: their costs differ,
-// the bits do not.
+// write the same values and each sum has one order. Where that gives backward too few units for its threads, it is
+// split into tiles and computes the probabilities twice. Units are handed out as threads become free: their costs
+// differ, the bits do not.
 #include "kernels/attention.h"
 
 #include <algorithm>
@@ -203,45 +204,93 @@ void store_gradient(const Accum<T>* src, int64_t width, int64_t rows, int64_t co
     for (int64_t c = 0; c < cols; ++c) cpu::store(dst + r * stride, c, scale * src[r * width + c]);
 }
 
+template <class T>
+T* gradient_rows(void* base, const AttentionBackward& g, int64_t b, int64_t t, int64_t head) {
+  return static_cast<T*>(base) + (b * g.seq_len + t) * g.dqkv_stride + head * g.head_dim;
+}
+
+// Stores the sums in s.dk and s.dv as the gradients of keys [key0, key0 + keys).
+template <class T>
+void store_key_gradients(const AttentionBackward& g, int64_t b, int64_t kv_head, int64_t key0, int64_t keys,
+                         const BackwardScratch<Accum<T>>& s) {
+  store_gradient(s.dk, s.width, keys, g.head_dim, Accum<T>(1), gradient_rows<T>(g.dk, g, b, key0, kv_head),
+                 g.dqkv_stride);
+  store_gradient(s.dv, s.width, keys, g.head_dim, Accum<T>(1), gradient_rows<T>(g.dv, g, b, key0, kv_head),
+                 g.dqkv_stride);
+}
+
+// dq of one tile of queries; at_tile(tile) is called while the tile's probabilities and score gradients are at hand.
+template <class T, class F>
+void query_tile(const AttentionBackward& g, int64_t b, int64_t head, int64_t query0, const BackwardScratch<Accum<T>>& s,
+                F&& at_tile) {
+  using A = Accum<T>;
+  int64_t queries = std::min(kTileQueries, g.seq_len - query0);
+  load_queries<T>(g, b, head, query0, queries, s);
+  for_each_key_tile(query0, queries, [&](const TilePair& tile) {
+    score_gradients<T>(g, b, head, tile, s);
+    cpu::sum_over_keys(tile, s.dst, s.k, s.width, s.dq, tile.key0 > 0);
+    at_tile(tile);
+  });
+  store_gradient(s.dq, s.width, queries, g.head_dim, A(g.scale), gradient_rows<T>(g.dq, g, b, query0, head),
+                 g.dqkv_stride);
+}
+
 // All gradients of one key/value head: its query heads one after the other, each walked by tiles of queries.
 template <class T>
 void backward_unit(const AttentionBackward& g, int64_t b, int64_t kv_head, const BackwardScratch<Accum<T>>& s) {
-  using A = Accum<T>;
-  int64_t group = g.heads / g.kv_heads, width = s.width;
-  std::fill(s.dk, s.dk + g.seq_len * width, A(0));
-  std::fill(s.dv, s.dv + g.seq_len * width, A(0));
-  auto gradient_rows = [&](void* base, int64_t t, int64_t head) {
-    return static_cast<T*>(base) + (b * g.seq_len + t) * g.dqkv_stride + head * g.head_dim;
-  };
+  int64_t group = g.heads / g.kv_heads;
+  for (Accum<T>* sums : {s.dk, s.dv}) std::fill(sums, sums + g.seq_len * s.width, Accum<T>(0));
   for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head)
-    for (int64_t query0 = 0; query0 < g.seq_len; query0 += kTileQueries) {
-      int64_t queries = std::min(kTileQueries, g.seq_len - query0);
-      load_queries<T>(g, b, head, query0, queries, s);
-      for_each_key_tile(query0, queries, [&](const TilePair& tile) {
-        score_gradients<T>(g, b, head, tile, s);
-        cpu::sum_over_queries(tile, s.pt, s.d_o, width, s.dv + tile.key0 * width);
-        cpu::sum_over_queries(tile, s.dst, s.q, width, s.dk + tile.key0 * width);
-        cpu::sum_over_keys(tile, s.dst, s.k, width, s.dq, tile.key0 > 0);
+    for (int64_t query0 = 0; query0 < g.seq_len; query0 += kTileQueries)
+      query_tile<T>(g, b, head, query0, s, [&](const TilePair& tile) {
+        cpu::sum_over_queries(tile, s.pt, s.d_o, s.width, s.dv + tile.key0 * s.width);
+        cpu::sum_over_queries(tile, s.dst, s.q, s.width, s.dk + tile.key0 * s.width);
       });
-      store_gradient(s.dq, width, queries, g.head_dim, A(g.scale), gradient_rows(g.dq, query0, head), g.dqkv_stride);
+  store_key_gradients<T>(g, b, kv_head, 0, g.seq_len, s);
+}
+
+// dk and dv of one tile of keys alone, for the split backward.
+template <class T>
+void key_tile_unit(const AttentionBackward& g, int64_t b, int64_t kv_head, int64_t key0,
+                   const BackwardScratch<Accum<T>>& s) {
+  static_assert(kTileQueries == kTileKeys, "the first query tile that sees a key tile starts where it does");
+  int64_t group = g.heads / g.kv_heads, keys = std::min(kTileKeys, g.seq_len - key0);
+  for (Accum<T>* sums : {s.dk, s.dv}) std::fill(sums, sums + keys * s.width, Accum<T>(0));
+  for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head)
+    for (int64_t query0 = key0; query0 < g.seq_len; query0 += kTileQueries) {
+      TilePair tile{query0, std::min(kTileQueries, g.seq_len - query0), key0, keys};
+      load_queries<T>(g, b, head, query0, tile.queries, s);
+      score_gradients<T>(g, b, head, tile, s);
+      cpu::sum_over_queries(tile, s.pt, s.d_o, s.width, s.dv);
+      cpu::sum_over_queries(tile, s.dst, s.q, s.width, s.dk);
     }
-  store_gradient(s.dk, width, g.seq_len, g.head_dim, A(1), gradient_rows(g.dk, 0, kv_head), g.dqkv_stride);
-  store_gradient(s.dv, width, g.seq_len, g.head_dim, A(1), gradient_rows(g.dv, 0, kv_head), g.dqkv_stride);
+  store_key_gradients<T>(g, b, kv_head, key0, keys, s);
+}
+
+int64_t tiles_of(int64_t seq_len) {
+  return (seq_len + kTileQueries - 1) / kTileQueries;
+}
+
+// Splitting costs 7 products instead of 5 and a second exp: worth it when whole heads would leave a third of the
+// threads idle.
+bool splits_into_tiles(const CpuExec& exec, const AttentionBackward& g) {
+  int64_t units = g.batch * g.kv_heads, threads = exec.pool->size(), turns = (units + threads - 1) / threads;
+  return tiles_of(g.seq_len) > 1 && 2 * turns * threads > 3 * units;
 }
 
 template <class A>
-ForwardScratch<A> scratch_of(Carver& carver, const AttentionForward& g) {
+ForwardScratch<A> scratch_of(Carver& carver, const CpuExec&, const AttentionForward& g) {
   return ForwardScratch<A>(carver, g.head_dim);
 }
 template <class A>
-BackwardScratch<A> scratch_of(Carver& carver, const AttentionBackward& g) {
-  return BackwardScratch<A>(carver, g.head_dim, g.seq_len);
+BackwardScratch<A> scratch_of(Carver& carver, const CpuExec& exec, const AttentionBackward& g) {
+  return BackwardScratch<A>(carver, g.head_dim, splits_into_tiles(exec, g) ? kTileKeys : g.seq_len);
 }
 
 template <class Args>
-size_t thread_bytes(const Args& args) {
+size_t thread_bytes(const CpuExec& exec, const Args& args) {
   Carver carver(nullptr);
-  visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) { scratch_of<Accum<T>>(carver, args); });
+  visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) { scratch_of<Accum<T>>(carver, exec, args); });
   return carver.used_bytes();
 }
 
@@ -268,36 +317,62 @@ void check_arrays(const CpuExec& exec, const Args& g, const char* name) {
   XCE_CHECK(g.workspace_size_bytes >= need, str(name, ".workspace_size_bytes >= ", need), g.workspace_size_bytes);
 }
 
-// fn(scratch) with the scratch of `thread`.
-template <class A, class Args, class F>
-void with_scratch(const Args& g, int thread, F&& fn) {
-  Carver carver(static_cast<char*>(g.workspace) + thread * thread_bytes(g));
-  fn(scratch_of<A>(carver, g));
+// The scratch of one thread.
+template <class A, class Args>
+auto scratch_at(const CpuExec& exec, const Args& g, int thread) {
+  Carver carver(static_cast<char*>(g.workspace) + thread * thread_bytes(exec, g));
+  return scratch_of<A>(carver, exec, g);
+}
+
+template <class T>
+void forward(const CpuExec& exec, const AttentionForward& g) {
+  int64_t tiles = tiles_of(g.seq_len);
+  for_each_unit(exec, g.batch * g.heads * tiles, [&](int64_t unit, int thread) {
+    int64_t tile = tiles - 1 - unit % tiles, head = unit / tiles % g.heads, b = unit / tiles / g.heads;
+    forward_unit<T>(g, b, head, tile * kTileQueries, scratch_at<Accum<T>>(exec, g, thread));
+  });
+}
+
+template <class T>
+void backward_by_heads(const CpuExec& exec, const AttentionBackward& g) {
+  for_each_unit(exec, g.batch * g.kv_heads, [&](int64_t unit, int thread) {
+    backward_unit<T>(g, unit / g.kv_heads, unit % g.kv_heads, scratch_at<Accum<T>>(exec, g, thread));
+  });
+}
+
+// The units with most to do first: early keys, then late queries.
+template <class T>
+void backward_by_tiles(const CpuExec& exec, const AttentionBackward& g) {
+  int64_t tiles = tiles_of(g.seq_len), kv_units = g.batch * g.kv_heads, q_units = g.batch * g.heads;
+  for_each_unit(exec, tiles * (kv_units + q_units), [&](int64_t unit, int thread) {
+    auto s = scratch_at<Accum<T>>(exec, g, thread);
+    if (unit < tiles * kv_units) {
+      int64_t b = unit % kv_units / g.kv_heads, kv_head = unit % g.kv_heads;
+      key_tile_unit<T>(g, b, kv_head, unit / kv_units * kTileKeys, s);
+    } else {
+      unit -= tiles * kv_units;
+      int64_t b = unit % q_units / g.heads, head = unit % g.heads;
+      query_tile<T>(g, b, head, (tiles - 1 - unit / q_units) * kTileQueries, s, [](const TilePair&) {});
+    }
+  });
 }
 
 }  // namespace
 
 size_t workspace_bytes(const CpuExec& exec, const AttentionForward& args) {
   check_sizes(args, "AttentionForward");
-  return thread_bytes(args) * exec.pool->size();
+  return thread_bytes(exec, args) * exec.pool->size();
 }
 size_t workspace_bytes(const CpuExec& exec, const AttentionBackward& args) {
   check_sizes(args, "AttentionBackward");
-  return thread_bytes(args) * exec.pool->size();
+  return thread_bytes(exec, args) * exec.pool->size();
 }
 
 void launch(const CpuExec& exec, const AttentionForward& args) {
   check_sizes(args, "AttentionForward");
   if (args.batch == 0 || args.seq_len == 0) return;
   check_arrays(exec, args, "AttentionForward");
-  int64_t tiles = (args.seq_len + kTileQueries - 1) / kTileQueries;
-  visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) {
-    for_each_unit(exec, args.batch * args.heads * tiles, [&](int64_t unit, int thread) {
-      int64_t tile = tiles - 1 - unit % tiles, head = unit / tiles % args.heads, b = unit / tiles / args.heads;
-      with_scratch<Accum<T>>(args, thread,
-                             [&](const auto& s) { forward_unit<T>(args, b, head, tile * kTileQueries, s); });
-    });
-  });
+  visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) { forward<T>(exec, args); });
 }
 
 void launch(const CpuExec& exec, const AttentionBackward& args) {
@@ -312,10 +387,10 @@ void launch(const CpuExec& exec, const AttentionBackward& args) {
   XCE_CHECK(args.dk, "AttentionBackward.dk not null", "null");
   XCE_CHECK(args.dv, "AttentionBackward.dv not null", "null");
   visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) {
-    for_each_unit(exec, args.batch * args.kv_heads, [&](int64_t unit, int thread) {
-      with_scratch<Accum<T>>(
-          args, thread, [&](const auto& s) { backward_unit<T>(args, unit / args.kv_heads, unit % args.kv_heads, s); });
-    });
+    if (splits_into_tiles(exec, args))
+      backward_by_tiles<T>(exec, args);
+    else
+      backward_by_heads<T>(exec, args);
   });
 }
 
