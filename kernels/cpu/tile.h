@@ -2,10 +2,9 @@
 // x (1 or 2 vectors) of the result stays in registers; A's elements are broadcast, B's rows are read as vectors.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
+#include <utility>
 
 namespace xce::cpu {
 
@@ -34,31 +33,20 @@ struct Strided {
   int64_t row_stride, col_stride;
 };
 
-// One round of transpose_square: swaps the off-diagonal kStep x kStep blocks of each 2 kStep x 2 kStep block.
-template <int kStep, class A, class Vector>
-inline void swap_blocks(Vector* row) {
-  using Index = std::conditional_t<sizeof(A) == 4, int32_t, int64_t>;
-  typedef Index Lanes __attribute__((vector_size(kVectorBytes)));
-  constexpr int kWidth = kLanes<A>;
-  static constexpr auto kPick = [] {  // which lanes of (row, row + kStep) make the new row, and the new row + kStep
-    std::array<std::array<Index, kWidth>, 2> pick{};
-    for (int l = 0; l < kWidth; ++l) {
-      pick[0][l] = l & kStep ? l - kStep + kWidth : l;
-      pick[1][l] = l & kStep ? l + kWidth : l + kStep;
-    }
-    return pick;
-  }();
-  Lanes first, second;
-  std::memcpy(&first, &kPick[0], sizeof(Lanes));
-  std::memcpy(&second, &kPick[1], sizeof(Lanes));
+// One round of transpose_square: swaps the off-diagonal kStep x kStep blocks of each 2 kStep x 2 kStep block. Lane l of
+// the new row r comes from row r where l lies in an even block, else from row r + kStep, kStep lanes back; row r +
+// kStep likewise.
+template <int kStep, class Vector, int... kLane>
+inline void swap_blocks(Vector* row, std::integer_sequence<int, kLane...> lanes) {
+  constexpr int kWidth = sizeof...(kLane);
 #pragma GCC unroll 16
   for (int r = 0; r < kWidth; ++r) {
     if (r & kStep) continue;
     Vector a = row[r], b = row[r + kStep];
-    row[r] = __builtin_shuffle(a, b, first);
-    row[r + kStep] = __builtin_shuffle(a, b, second);
+    row[r] = __builtin_shufflevector(a, b, (kLane & kStep ? kLane - kStep + kWidth : kLane)...);
+    row[r + kStep] = __builtin_shufflevector(a, b, (kLane & kStep ? kLane + kWidth : kLane + kStep)...);
   }
-  if constexpr (2 * kStep < kWidth) swap_blocks<2 * kStep, A>(row);
+  if constexpr (2 * kStep < kWidth) swap_blocks<2 * kStep>(row, lanes);
 }
 
 // Transposes a square of kLanes rows, which lie src_stride apart, into dst, whose rows lie dst_stride apart.
@@ -67,7 +55,7 @@ inline void transpose_square(const A* src, int64_t src_stride, A* dst, int64_t d
   typedef A Vector __attribute__((vector_size(kVectorBytes)));
   Vector row[kLanes<A>];
   for (int r = 0; r < kLanes<A>; ++r) std::memcpy(&row[r], src + r * src_stride, sizeof(Vector));
-  swap_blocks<1, A>(row);
+  swap_blocks<1>(row, std::make_integer_sequence<int, kLanes<A>>{});
   for (int r = 0; r < kLanes<A>; ++r) std::memcpy(dst + r * dst_stride, &row[r], sizeof(Vector));
 }
 
