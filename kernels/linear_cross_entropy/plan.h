@@ -105,9 +105,14 @@ constexpr double cost(const LossShape& s, const LossPlan& plan) {
 
 }  // namespace loss_plan
 
-// The smallest workspace of any plan: one row at a time, the narrowest tile.
+// The smallest workspace of any plan: one row at a time, of the tile widths the smallest. A vocabulary of one tile is
+// kept whole more cheaply than in a buffer per thread.
 constexpr size_t minimum_workspace_bytes(const LossShape& s) {
-  return loss_plan::layout(s, 1, loss_plan::kColStep, 0).bytes;
+  using namespace loss_plan;
+  size_t least = SIZE_MAX;
+  for (int64_t limit = kMaxTileCols; limit >= kColStep; limit /= 2)
+    for (size_t budget : {size_t{0}, SIZE_MAX}) least = std::min(least, layout(s, 1, limit, budget).bytes);
+  return least;
 }
 
 // The cheapest plan that fits the budget, of every chunk height and tile width worth a look.
