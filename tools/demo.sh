@@ -28,4 +28,5 @@ stage "results"
 python3 tools/demo_report.py "$run" data/bible.txt
 printf '\nText that the model goes on with after "In the beginning":\n\n'
 $xce --sample "$run/export" --prompt "In the beginning"
+echo
 stage "done"

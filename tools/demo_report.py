@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
 """Prints what a run on a text reached: bits per held-out byte beside gzip's and xz's on the same bytes, and its files.
 
-  demo_report.py RUN TEXT   the last tenth of TEXT is what the run held out (data.val_fraction 0.1)
+  demo_report.py RUN TEXT   the run's data.val_fraction says how much of TEXT was held out, at its end
 """
 import gzip
 import json
 import lzma
 import pathlib
+import re
 import sys
-
-HELD_OUT = 0.1
 
 
 def last_value(metrics, key):
@@ -28,7 +27,8 @@ def main():
     if len(sys.argv) != 3:
         sys.exit(__doc__)
     run, text = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]).read_bytes()
-    held_out = text[len(text) - int(len(text) * HELD_OUT):]
+    fraction = re.search(r"^  val_fraction: (\S+)$", (run / "config.resolved.yaml").read_text(), re.MULTILINE)
+    held_out = text[len(text) - round(len(text) * float(fraction.group(1))):]
     record, bits = last_value(run / "metrics.jsonl", "bits_per_byte")
     rows = [("model", bits)]
     rows += [(name, 8 * len(pack(held_out)) / len(held_out)) for name, pack in (
