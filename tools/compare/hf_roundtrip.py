@@ -45,7 +45,7 @@ def main():
     theirs = mean_loss(model.eval(), tokens, config["train"]["seq_len"])
     difference = abs(theirs - ours)
     print(f"loss on {len(tokens)} held-out bytes: xce {ours:.7f}, "
-          f"transformers {transformers.__version__} {theirs:.7f}, difference {difference:.1e}, tolerance {tolerance:.0e}")
+          f"transformers {transformers.__version__} {theirs:.7f}, difference {difference:.1e} of {tolerance:.0e}")
     return 0 if difference <= tolerance else 1
 
 

@@ -3,8 +3,8 @@
 
   torch_llama.py RUN TEXT SECONDS [--eager]   RUN holds config.resolved.yaml; --eager does not compile
 
-The learning rate warms up for as many steps as the run's and falls linearly to zero over SECONDS of training
-(compilation is outside the clock). Prints a JSON line: parameters, steps, tokens_per_s, bits_per_byte over the whole held-out part.
+The learning rate warms up for as many steps as the run's and falls linearly to zero over SECONDS of training, with
+compilation outside the clock. Prints a JSON line: parameters, steps, tokens_per_s, bits_per_byte of the held-out part.
 """
 import argparse
 import json
