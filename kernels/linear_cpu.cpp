@@ -90,13 +90,8 @@ void store(const float* tile, int64_t rows, int64_t cols, C* dst, int64_t ld, bo
   for (int64_t r = 0; r < rows; ++r) {
     const float* from = tile + r * cols;
     C* to = dst + r * ld;
-    if (accumulate) {
 #pragma omp simd
-      for (int64_t c = 0; c < cols; ++c) cpu::store(to, c, cpu::load(to, c) + from[c]);
-    } else {
-#pragma omp simd
-      for (int64_t c = 0; c < cols; ++c) cpu::store(to, c, from[c]);
-    }
+    for (int64_t c = 0; c < cols; ++c) cpu::store(to, c, (accumulate ? cpu::load(to, c) : 0.0f) + from[c]);
   }
 }
 
