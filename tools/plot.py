@@ -3,11 +3,13 @@
 
     tools/plot.py RUN_DIR [RUN_DIR ...] [-o FILE.png]
 
-Each run has one colour: its training loss as it is (faint) and smoothed, its validation loss as dots. Where runs measured bits
-per byte, a second axis at the right shows them. Without -o the file is loss.png in the (first) run's directory.
+Each run has one colour: its training loss as it is (faint) and smoothed, its validation loss as dots. Where runs
+measured bits per byte, a second axis at the right shows them. Without -o the file is loss.png in the first run's
+directory.
 """
 
 import argparse
+import itertools
 import json
 import math
 import sys
@@ -49,13 +51,16 @@ def series(records, key):
 
 
 def smoothed(values):
-    """Mean over the steps around each, as many on either side (a one-sided mean would lag behind); gaps do not count."""
+    """Mean over the steps around each, as many on either side (a one-sided mean would lag); gaps do not count."""
     reach = round(SMOOTHING_SHARE * len(values) / 2)
+    sums = [0.0, *itertools.accumulate(0.0 if math.isnan(value) else value for value in values)]
+    counts = [0, *itertools.accumulate(not math.isnan(value) for value in values)]
     result = []
     for index in range(len(values)):
         sides = min(reach, index, len(values) - 1 - index)
-        around = [value for value in values[index - sides:index + sides + 1] if not math.isnan(value)]
-        result.append(sum(around) / len(around) if around else math.nan)
+        begin, end = index - sides, index + sides + 1
+        count = counts[end] - counts[begin]
+        result.append((sums[end] - sums[begin]) / count if count else math.nan)
     return result
 
 
