@@ -54,7 +54,7 @@ TEST(TokenFile, RoundTripAtEachWidth) {
     int32_t id_bytes;
   };
   for (auto [vocab_size, id_bytes] : {Case{1, 1}, {256, 1}, {257, 2}, {65536, 2}, {65537, 4}, {131072, 4}}) {
-    auto path = dir / ("t" + std::to_string(vocab_size));
+    auto path = dir / str("t", vocab_size);
     auto ids = some_ids(40000, vocab_size);
     std::string bytes = written(path, ids, vocab_size);
     EXPECT_EQ(bytes.size(), 64u + 40000u * id_bytes);

@@ -145,8 +145,8 @@ TEST(Safetensors, ConversionsLongerThanABlock) {
 // Written by hand: tensors in another order than the header's, unaligned, without metadata, header padded with spaces.
 TEST(Safetensors, ReadsWhatOthersWrite) {
   test::TempDir dir;
-  std::string header = "{" + entry("b", "F32", "[2]", "[1,9]") + "," + entry("a", "U8", "[1]", "[0,1]") + "," +
-                       entry("e", "F32", "[0]", "[9,9]") + "}   ";
+  std::string header = str("{", entry("b", "F32", "[2]", "[1,9]"), ",", entry("a", "U8", "[1]", "[0,1]"), ",",
+                           entry("e", "F32", "[0]", "[9,9]"), "}   ");
   test::write_file(dir / "m", with_length(header, "x" + bytes_of<float>({2.5f, -1.f})));
   std::filesystem::create_symlink(dir / "m", dir / "link");
   SafetensorsFile file(dir / "link");
