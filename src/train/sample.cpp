@@ -50,6 +50,8 @@ int32_t draw(const std::vector<double>& logits, double temperature, double unifo
 std::vector<int32_t> sample(const Llama& model, ParameterSet& parameters, const Exec& exec, std::vector<int32_t> prompt,
                             const SampleOptions& options) {
   XCE_CHECK(!prompt.empty(), "a prompt of at least one token", "none");
+  XCE_CHECK(options.seq_len >= 1, "SampleOptions.seq_len >= 1", options.seq_len);
+  XCE_CHECK(options.temperature >= 0, "SampleOptions.temperature >= 0", options.temperature);
   for (int32_t id : prompt)
     if (id < 0 || id >= model.config().vocab_size)
       throw Error(ErrorCode::kUsage, str("the prompt's token ", id, " is outside the vocabulary of ", model.config().vocab_size));
