@@ -55,9 +55,9 @@ TEST(ConfigSchemaTest, EveryFieldTakesItsTextAndNoOther) {
       if (keys[i].path != key.path) continue;
       std::string value = value_text(keys[i]);
       if (std::holds_alternative<std::string*>(key.field)) value = "other";
-      if (std::holds_alternative<bool*>(key.field)) value = value == "true" ? "false" : "true";
-      if (std::holds_alternative<int64_t*>(key.field)) value = value == "7" ? "8" : "7";
-      if (std::holds_alternative<double*>(key.field)) value = key.limits.contain(0.25) ? "0.25" : "7";
+      if (std::holds_alternative<bool*>(key.field)) value = std::string(value == "true" ? "false" : "true");
+      if (std::holds_alternative<int64_t*>(key.field)) value = std::string(value == "7" ? "8" : "7");
+      if (std::holds_alternative<double*>(key.field)) value = std::string(key.limits.contain(0.25) ? "0.25" : "7");
       if (const auto* choice = std::get_if<ChoiceField>(&key.field)) value = choice->names.back();
       if (value == value_text(keys[i])) value = std::get<ChoiceField>(key.field).names.front();
       EXPECT_EQ(assign(keys[i], value), std::nullopt) << key.path;
