@@ -4,7 +4,7 @@
 #include "src/cli/commands.h"
 #include "src/model/llama_io.h"
 #include "src/train/sample.h"
-#include "src/train/setup.h"
+#include "src/train/run_setup.h"
 #include "src/train/training_state.h"
 
 namespace xce {
@@ -38,7 +38,7 @@ void sample_from_checkpoint(const SampleCommand& command) {
   CheckpointReader reader(command.directory);
   Config config = parse_config(read_training_meta(reader).config_yaml, command.directory + "/state.json");
   config.run.threads = command.threads;
-  Setup setup(config);
+  RunSetup setup(config);
   setup.allocate();
   load_training_state(reader, setup.step(), setup.parameters(), setup.exec());
   print_text(command, setup.model(), setup.parameters(), setup.exec(), config.train.seq_len);

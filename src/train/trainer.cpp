@@ -40,7 +40,7 @@ class Run {
   const StepState& state() { return setup_.step().state(); }
   TrainingMeta meta() const { return {config_to_yaml(config(), false), setup_.dataset().train->fingerprint()}; }
 
-  Setup setup_;
+  RunSetup setup_;
   std::filesystem::path directory_;
   int64_t resumed_step_ = 0, saved_step_ = -1, memory_bytes_ = 0;
   Clock::time_point start_;

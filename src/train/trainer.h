@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "src/train/setup.h"
+#include "src/train/run_setup.h"
 
 namespace xce {
 

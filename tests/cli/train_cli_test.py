@@ -1,4 +1,4 @@
-"""xce-train as its users run it: exit statuses and messages, resuming after kill -9 and signals, what a run leaves behind.
+"""xce-train as its users run it: exit statuses, messages, resuming after kill -9 and signals, what a run leaves behind.
 
   train_cli_test.py PATH_TO_XCE_TRAIN [unittest options]
 """
@@ -63,7 +63,8 @@ class CliTest(unittest.TestCase):
 
     def start_and_wait_for_step(self, config, directory, step):
         """Starts a run and returns its process once metrics.jsonl holds `step` lines."""
-        process = subprocess.Popen([XCE_TRAIN, str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen([XCE_TRAIN, str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                   text=True)
         deadline = time.monotonic() + 200
         path = directory / "metrics.jsonl"
         while not path.exists() or path.read_text().count("\n") < step:
@@ -205,7 +206,8 @@ class BadInput(CliTest):
 
     def test_nonfinite_limit(self):
         config, directory = self.tiny("run", steps=50)
-        done = run(config, "optim.lr=1e30", "optim.grad_clip=0", "schedule.warmup_steps=0", "optim.nonfinite_limit=3", check=4)
+        done = run(config, "optim.lr=1e30", "optim.grad_clip=0", "schedule.warmup_steps=0", "optim.nonfinite_limit=3",
+                   check=4)
         self.assertIn("nonfinite_limit", done.stderr)
         records = metrics(directory)
         self.assertEqual(records[-1]["skipped"], 4)
@@ -252,7 +254,8 @@ class Commands(CliTest):
         run(config, check=0)
         self.assertLess(metrics(directory)[-1]["bits_per_byte"], 0.1)
         for source in (directory / "export", directory / "checkpoints" / "step-100"):
-            out = run("--sample", source, "--prompt", "abcdefghabc", "--temperature", "0", "--tokens", 16, check=0).stdout
+            out = run("--sample", source, "--prompt", "abcdefghabc", "--temperature", "0", "--tokens", 16,
+                      check=0).stdout
             self.assertEqual(out, "abcdefghabcdefghabcdefghabc\n")
         self.assertIn("--prompt", run("--sample", directory / "export", check=2).stderr)
 
@@ -260,7 +263,8 @@ class Commands(CliTest):
         config, directory = self.tiny("run", steps=50)
         run(config, check=0)
         config2, second = self.tiny("second", steps=2)
-        run(config2, f"model.init_from={directory}/export", "optim.lr=1e-9", "eval.every=1", "eval.sequences=0", check=0)
+        run(config2, f"model.init_from={directory}/export", "optim.lr=1e-9", "eval.every=1", "eval.sequences=0",
+            check=0)
         self.assertAlmostEqual(metrics(directory)[-1]["val_loss"], metrics(second)[0]["val_loss"], places=5)
 
     def test_precisions_and_recompute_train_alike(self):

@@ -1,4 +1,4 @@
-#include "src/train/setup.h"
+#include "src/train/run_setup.h"
 
 #include <cstdio>
 
@@ -18,7 +18,7 @@ std::string mib(size_t bytes) {
 // 705,152
 std::string grouped(int64_t n) {
   std::string digits = std::to_string(n);
-  for (int64_t at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<size_t>(at), ",");
+  for (int64_t at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<size_t>(at), 1, ',');
   return digits;
 }
 
@@ -52,7 +52,7 @@ StepSettings step_settings(const Config& config, const BatchPlan& plan) {
 
 }  // namespace
 
-Setup::Setup(Config config) : config_(std::move(config)) {
+RunSetup::RunSetup(Config config) : config_(std::move(config)) {
   if (!config_.model.init_from.empty()) take_shape_from(config_.model.init_from, config_);
   dataset_ = open_dataset(config_);
   finish_config(config_);
@@ -67,14 +67,14 @@ Setup::Setup(Config config) : config_(std::move(config)) {
   step_ = std::make_unique<Step>(*model_, *parameters_, *world_, exec_, step_settings(config_, batch_plan()));
 }
 
-BatchPlan Setup::batch_plan() const {
+BatchPlan RunSetup::batch_plan() const {
   int64_t global = config_.train.global_batch, micro = config_.train.micro_batch;
   Range mine = partition(global, world_->size(), world_->rank());
   int64_t rows = ceil_div(ceil_div(global, world_->size()), micro) * micro;
   return {.global_batch = global, .first_sample = mine.begin, .samples = mine.end - mine.begin, .rows = rows};
 }
 
-MemoryPlan Setup::memory_plan() const {
+MemoryPlan RunSetup::memory_plan() const {
   const Config& c = config_;
   size_t table = static_cast<size_t>(c.train.seq_len * c.model.head_dim) * size_of(accum_dtype(c.train.precision));
   return {.parameters = parameters_->bytes(),
@@ -82,11 +82,11 @@ MemoryPlan Setup::memory_plan() const {
           .other = step_->fixed_bytes() + table};
 }
 
-uint64_t Setup::checkpoint_bytes() const {
+uint64_t RunSetup::checkpoint_bytes() const {
   return 3 * static_cast<uint64_t>(parameters_->size()) * size_of(accum_dtype(config_.train.precision));
 }
 
-std::string Setup::describe() const {
+std::string RunSetup::describe() const {
   const Config& c = config_;
   MemoryPlan memory = memory_plan();
   int64_t ranks = world_->size();
@@ -112,7 +112,7 @@ std::string Setup::describe() const {
   return out.str();
 }
 
-void Setup::allocate() {
+void RunSetup::allocate() {
   parameters_->allocate();
   step_->prepare();
   if (config_.model.init_from.empty()) {

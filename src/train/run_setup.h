@@ -23,10 +23,10 @@ struct MemoryPlan {
   size_t total() const { return parameters + arena + other; }
 };
 
-class Setup {
+class RunSetup {
  public:
   // kUsage and kCorrupt for what is wrong with the configuration or its files.
-  explicit Setup(Config config);
+  explicit RunSetup(Config config);
 
   const Config& config() const { return config_; }
   const Dataset& dataset() const { return dataset_; }
