@@ -6,7 +6,6 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/workspace.h"
-#include "kernels/cpu/blas_core.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vec.h"
@@ -117,7 +116,6 @@ void compute(const Product<Bf16, C>& p, const Block& block, float* scratch) {
 // Runs the given products, each shared among all threads, with one wake-up and no barrier between them.
 template <class... Products>
 void compute_all(const CpuExec& exec, void* workspace, const Products&... products) {
-  cpu::select_blas_core();
   double work = (0.0 + ... + (static_cast<double>(products.m) * products.n * products.k));
   int threads = work < kSerialProducts ? 1 : exec.pool->size();
   auto part = [&](int thread) {

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/base/check.h"
+#include "kernels/cpu/blas_core.h"
 
 namespace xce::cpu {
 namespace {
@@ -13,6 +14,7 @@ CBLAS_TRANSPOSE code(Trans trans) { return trans == Trans::kYes ? CblasTrans : C
 
 void single_threaded_once() {
   static const bool done = [] {
+    select_blas_core();
     openblas_set_num_threads(1);
     return true;
   }();

@@ -22,7 +22,10 @@ template <class Ready, class Sleep>
 void wait_until(Ready&& ready, Sleep&& sleep) {
   for (int i = 0; i < kSpins; ++i) {
     if (ready()) return;
-    _mm_pause();
+    if (i % 32 == 31)
+      sched_yield();  // where other processes or more threads than cores want this core, waiting costs microseconds
+    else
+      _mm_pause();
   }
   while (!ready()) sleep();
 }
