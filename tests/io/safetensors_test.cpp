@@ -25,7 +25,7 @@ std::string with_length(const std::string& header, const std::string& data, int6
 
 std::string entry(const std::string& name, const std::string& dtype, const std::string& shape,
                   const std::string& offsets) {
-  return "\"" + name + R"(":{"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}";
+  return str('"', name, R"(":{"dtype":")", dtype, R"(","shape":)", shape, R"(,"data_offsets":)", offsets, '}');
 }
 
 template <class T>
@@ -147,7 +147,7 @@ TEST(Safetensors, ReadsWhatOthersWrite) {
   test::TempDir dir;
   std::string header = str("{", entry("b", "F32", "[2]", "[1,9]"), ",", entry("a", "U8", "[1]", "[0,1]"), ",",
                            entry("e", "F32", "[0]", "[9,9]"), "}   ");
-  test::write_file(dir / "m", with_length(header, "x" + bytes_of<float>({2.5f, -1.f})));
+  test::write_file(dir / "m", with_length(header, str("x", bytes_of<float>({2.5f, -1.f}))));
   std::filesystem::create_symlink(dir / "m", dir / "link");
   SafetensorsFile file(dir / "link");
   EXPECT_EQ(read_doubles(file, "b"), (std::vector<double>{2.5, -1}));
@@ -163,7 +163,7 @@ TEST(Safetensors, CorruptFilesAreRefusedWithTheReason) {
   };
   std::string eight(8, 'x');
   auto one = [&](const std::string& dtype, const std::string& shape, const std::string& offsets) {
-    return with_length("{" + entry("a", dtype, shape, offsets) + "}", eight);
+    return with_length(str("{", entry("a", dtype, shape, offsets), "}"), eight);
   };
   std::string good = one("F32", "[2]", "[0,8]");
   test::write_file(dir / "good", good);
@@ -198,7 +198,7 @@ TEST(Safetensors, CorruptFilesAreRefusedWithTheReason) {
   EXPECT_TRUE(refused(with_length(R"({"a":3})", eight), "tensor a"));
   EXPECT_TRUE(refused(with_length(R"({"__metadata__":{"k":1}})", ""), "__metadata__"));
   EXPECT_TRUE(refused(with_length(R"({"__metadata__":[]})", ""), "__metadata__"));
-  std::string pair = "{" + entry("a", "F32", "[1]", "[0,4]") + ",";
+  std::string pair = str("{", entry("a", "F32", "[1]", "[0,4]"), ",");
   EXPECT_TRUE(refused(with_length(pair + entry("b", "F32", "[1]", "[0,4]") + "}", eight), "begins at 0"));  // overlap
   EXPECT_TRUE(refused(with_length(pair + entry("b", "U8", "[3]", "[5,8]") + "}", eight), "begins at 5"));   // gap
   EXPECT_TRUE(
