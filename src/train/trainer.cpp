@@ -78,6 +78,7 @@ void Run::check_same_run(const CheckpointReader& reader) const {
 
 void Run::open_directory() {
   make_directories(directory_);
+  remove_unfinished(directory_ / "checkpoints");
   write_text_file(directory_ / "config.resolved.yaml", config_to_yaml(config(), false));
   metrics_.emplace(directory_ / "metrics.jsonl", resumed_step_);
   if (config().log.tensorboard) tensorboard_.emplace(directory_, resumed_step_);
