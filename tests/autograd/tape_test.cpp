@@ -190,6 +190,16 @@ TEST_F(TapeTest, ValuesGoBackAtTheirLastUse) {
   EXPECT_FALSE(dx.empty());
 }
 
+TEST_F(TapeTest, AGradientGoesWhenItsStepWasPlayedThoughItsValueLives) {
+  Doubles dx;
+  Var x = input(tape, &dx), y = add(x, x), z = linear(y, tape.parameter(0));
+  seed(z);
+  const size_t values_alone = arena.in_use_bytes();
+  tape.backward();
+  EXPECT_FALSE(dx.empty());
+  EXPECT_EQ(arena.in_use_bytes(), values_alone);
+}
+
 TEST_F(TapeTest, WithoutRecordingNothingIsSavedOrAsked) {
   tape.set_recording(false);
   Doubles dx(1, 42.0);
@@ -371,17 +381,12 @@ TEST_F(RecomputeTest, AUnitWhoseGradientNobodyWroteIsNotRunAgain) {
   EXPECT_EQ(runs, 1);
 }
 
-TEST_F(TapeTest, AFailedForwardLeavesTheTapeRecording) {
+TEST_F(TapeTest, MisuseThrowsAndLeavesTheTapeRecording) {
   Doubles dx;
   Var x = input(tape, &dx);
   auto failing = [](const Var&) -> Var { throw Error(ErrorCode::kRuntime, "no"); };
   EXPECT_THROW(tape.unit(0, true, x, failing), Error);
   EXPECT_TRUE(tape.recording());
-}
-
-TEST_F(TapeTest, MisuseThrows) {
-  Doubles dx;
-  Var x = input(tape, &dx);
   EXPECT_THROW(Var().data(), Error);
   EXPECT_THROW(tape.alias(tape.parameter(0)), Error);
   Grad other = std::make_shared<GradSlot>(GradSlot{{1, 1}, DType::kF64, tape.scratch(8)});
