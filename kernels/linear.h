@@ -1,4 +1,4 @@
-// Linear layer without bias: y = x W^T. Backward: dx = dy W, dweight = dy^T x; each of the two may be left out.
+// Linear layer without bias: y = x W^T, or y = addend + x W^T (a residual branch). Backward: dx = dy W, dweight = dy^T x; each of the two may be left out.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,12 @@ namespace xce {
 struct LinearForward {
   const void* x;       // (rows, in) dtype
   const void* weight;  // (out, in) dtype
-  void* y;             // (rows, out) dtype, overwritten or, with accumulate, added to (a residual branch)
+  void* y;             // (rows, out) dtype, out; rounded once, the addend included
   void* workspace;     // workspace_bytes(exec, args); may be null when that is 0
   size_t workspace_size_bytes;
   int64_t rows, in, out;
   DType dtype;
-  bool accumulate = false;
+  const void* addend = nullptr;  // (rows, out) dtype, or null; may be y
 };
 struct LinearBackward {
   const void* x;       // (rows, in) dtype; null when dweight is

@@ -21,7 +21,7 @@ constexpr int64_t kTile = 256, kTileDepth = 512;  // of bf16: two operands and a
 constexpr int64_t kStrip = 16;                    // strips are multiples of the GEMM's register block
 constexpr double kSerialProducts = 1 << 17;       // below, waking a thread costs more than it saves
 
-// C (m x n) = op(A) op(B), or with accumulate added to C; sizes in elements, row-major.
+// C (m x n) = op(A) op(B), plus D if there is one (laid out as C, and possibly C itself); sizes in elements, row-major.
 template <class T, class C>
 struct Product {
   Trans trans_a, trans_b;
@@ -32,7 +32,7 @@ struct Product {
   int64_t ldb;
   C* c;
   int64_t ldc;
-  bool accumulate;
+  const C* d;
 
   const T* a_at(int64_t i, int64_t l) const { return trans_a == Trans::kYes ? a + l * lda + i : a + i * lda + l; }
   const T* b_at(int64_t l, int64_t j) const { return trans_b == Trans::kYes ? b + j * ldb + l : b + l * ldb + j; }
@@ -66,10 +66,12 @@ template <class T>
 void compute(const Product<T, T>& p, const Block& block, void*) {
   pieces(block.rows, kMaxSide, [&](int64_t i, int64_t m) {
     pieces(block.cols, kMaxSide, [&](int64_t j, int64_t n) {
+      if (p.d && p.d != p.c)
+        for (int64_t r = i; r < i + m; ++r) std::copy_n(p.d + r * p.ldc + j, n, p.c + r * p.ldc + j);
       int64_t l = 0;
       do {  // at least once: with no terms the result is still set to zero
         int64_t k = std::min(kMaxSide, p.k - l);
-        T beta = p.accumulate || l > 0 ? T{1} : T{0};
+        T beta = p.d || l > 0 ? T{1} : T{0};
         cpu::gemm(p.trans_a, p.trans_b, m, n, k, T{1}, p.a_at(i, l), p.lda, p.b_at(l, j), p.ldb, beta,
                   p.c + i * p.ldc + j, p.ldc);
         l += k;
@@ -85,12 +87,13 @@ void widen(const Bf16* src, int64_t ld, int64_t rows, int64_t cols, float* dst) 
 }
 
 template <class C>
-void store(const float* tile, int64_t rows, int64_t cols, C* dst, int64_t ld, bool accumulate) {
+void store(const float* tile, int64_t rows, int64_t cols, C* dst, const C* addend, int64_t ld) {
   for (int64_t r = 0; r < rows; ++r) {
     const float* from = tile + r * cols;
     C* to = dst + r * ld;
+    const C* plus = addend ? addend + r * ld : nullptr;
 #pragma omp simd
-    for (int64_t c = 0; c < cols; ++c) cpu::store(to, c, (accumulate ? cpu::load(to, c) : 0.0f) + from[c]);
+    for (int64_t c = 0; c < cols; ++c) cpu::store(to, c, (plus ? cpu::load(plus, c) : 0.0f) + from[c]);
   }
 }
 
@@ -108,7 +111,8 @@ void compute(const Product<Bf16, C>& p, const Block& block, float* scratch) {
         widen(p.b_at(l, j), p.ldb, tb ? n : k, tb ? k : n, b);
         cpu::gemm(p.trans_a, p.trans_b, m, n, k, 1.0f, a, ta ? m : k, b, tb ? k : n, l > 0 ? 1.0f : 0.0f, c, n);
       });
-      store(c, m, n, p.c + i * p.ldc + j, p.ldc, p.accumulate);
+      int64_t at = i * p.ldc + j;
+      store(c, m, n, p.c + at, p.d ? p.d + at : nullptr, p.ldc);
     });
   });
 }
@@ -148,7 +152,7 @@ Product<T, T> forward_product(const LinearForward& g) {
           g.in,       static_cast<const T*>(g.x),
           g.in,       static_cast<const T*>(g.weight),
           g.in,       static_cast<T*>(g.y),
-          g.out,      g.accumulate};
+          g.out,      static_cast<const T*>(g.addend)};
 }
 template <class T>
 Product<T, T> dx_product(const LinearBackward& g) {
@@ -157,7 +161,7 @@ Product<T, T> dx_product(const LinearBackward& g) {
           g.out,      static_cast<const T*>(g.dy),
           g.out,      static_cast<const T*>(g.weight),
           g.in,       static_cast<T*>(g.dx),
-          g.in,       g.accumulate_dx};
+          g.in,       g.accumulate_dx ? static_cast<const T*>(g.dx) : nullptr};
 }
 template <class T>
 Product<T, Accum<T>> dweight_product(const LinearBackward& g) {
@@ -166,7 +170,7 @@ Product<T, Accum<T>> dweight_product(const LinearBackward& g) {
           g.rows,      static_cast<const T*>(g.dy),
           g.out,       static_cast<const T*>(g.x),
           g.in,        static_cast<Accum<T>*>(g.dweight),
-          g.in,        g.accumulate_dweight};
+          g.in,        g.accumulate_dweight ? static_cast<const Accum<T>*>(g.dweight) : nullptr};
 }
 
 }  // namespace

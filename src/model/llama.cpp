@@ -30,9 +30,9 @@ Var Llama::block(Tape& tape, const Layer& layer, const Var& x) const {
   double eps = config_.rms_norm_eps;
 
   Var qkv = linear(rms_norm(x, weight(layer.attention_norm), eps), weight(layer.qkv));
-  Var h = add(x, linear(attention(rope(qkv, heads.query + heads.key_value, positions), heads), weight(layer.o)));
+  Var h = linear_add(x, attention(rope(qkv, heads.query + heads.key_value, positions), heads), weight(layer.o));
   Var gate_up = linear(rms_norm(h, weight(layer.ffn_norm), eps), weight(layer.gate_up));
-  return add(h, linear(swiglu(gate_up), weight(layer.down)));
+  return linear_add(h, swiglu(gate_up), weight(layer.down));
 }
 
 Var Llama::final_norm(Tape& tape, const Var& x) const { return rms_norm(x, tape.parameter(norm_), config_.rms_norm_eps); }

@@ -24,6 +24,9 @@ Var rms_norm(const Var& x, const Var& weight, double eps);
 // y = x weight^T.                                                                              keeps x
 Var linear(const Var& x, const Var& weight);
 
+// y = residual + x weight^T, rounded once.                                                     keeps x
+Var linear_add(const Var& residual, const Var& x, const Var& weight);
+
 struct RopeTable {
   const Buffer* table;  // of make_rope_table, (seq_len, head_dim / 2, 2) accum_dtype
   int64_t seq_len, head_dim;

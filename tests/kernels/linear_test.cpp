@@ -121,14 +121,17 @@ TEST(Linear, ForwardIsXTimesTransposedWeight) {
   });
 }
 
-TEST(Linear, ForwardAccumulatesOntoY) {
+TEST(Linear, ForwardAddsAnAddendThatMayBeY) {
   for_each_case([](const Exec& exec, Case& c, const Expected& want) {
-    Array before = Array::normal(c.dtype, c.y.size(), 4);
-    c.y = before;
+    Array addend = Array::normal(c.dtype, c.y.size(), 4), before = addend;
     LinearForward args = c.forward();
-    args.accumulate = true;
+    args.addend = addend.data();
     run_with_workspace(exec, args);
-    EXPECT_TRUE(test::close(c.y, sum(want.y, before), test::tolerance(c.dtype)));
+    EXPECT_TRUE(test::close(c.y, sum(want.y, addend), test::tolerance(c.dtype)));
+    EXPECT_TRUE(addend.same_bits(before));
+    args.y = addend.data();
+    run_with_workspace(exec, args);
+    EXPECT_TRUE(addend.same_bits(c.y));
   });
 }
 
@@ -216,12 +219,12 @@ TEST(Linear, Bf16SumsInFp32) {
 
 // 256 + (1 + 1/256) lies above the midpoint of bf16's 256 and 258; the product rounded by itself would be 1 and the sum
 // 256.
-TEST(Linear, Bf16RoundsOnceOntoAnEarlierY) {
+TEST(Linear, Bf16RoundsOnceWithItsAddend) {
   for (const Exec& exec : test::all_execs()) {
     Array x = Array::filled(DType::kBf16, 2, 1.0), w = x, y = Array::filled(DType::kBf16, 1, 256.0);
     w.set(1, 1.0 / 256);
     LinearForward args{x.data(), w.data(), y.data(), nullptr, 0, 1, 2, 1, DType::kBf16};
-    args.accumulate = true;
+    args.addend = y.data();
     run_with_workspace(exec, args);
     EXPECT_EQ(y[0], 258.0);
   }

@@ -44,5 +44,33 @@ TEST(LinearOp, AddsToASharedGradient) {
   rig.expect_gradients();
 }
 
+// The same values and gradients as the two ops it joins.
+TEST(LinearAddOp, IsAddOfLinear) {
+  TapeRig joined({kX, kX, kSquare}, [](Tape&, const std::vector<Var>& in) { return linear_add(in[0], in[1], in[2]); });
+  TapeRig apart({kX, kX, kSquare}, [](Tape&, const std::vector<Var>& in) { return add(in[0], linear(in[1], in[2])); });
+  test::Values values = joined.random_values(DType::kF64);
+  EXPECT_LE(test::relative_l2(joined.run(values, DType::kF64, test::cpu_exec(3)).y,
+                              apart.run(values, DType::kF64, test::cpu_exec(3)).y),
+            1e-14);
+  joined.expect_gradients();
+  joined.expect_dtypes_agree();
+}
+
+// As in a block: the residual is used before and is the branch's own input.
+TEST(LinearAddOp, ResidualIsTheBranchInput) {
+  TapeRig rig({kX, kSquare}, [](Tape&, const std::vector<Var>& in) {
+    Var h = linear_add(in[0], linear(in[0], in[1]), in[1]);
+    return linear_add(h, linear(h, in[1]), in[1]);
+  });
+  rig.expect_gradients();
+}
+
+TEST(LinearAddOp, RefusesAResidualOfAnotherShape) {
+  ParameterSet parameters(DType::kF32);
+  Arena arena;
+  Tape tape(test::cpu_exec(1), arena, parameters);
+  EXPECT_THROW(linear_add(tape.make({4, 5}), tape.make({4, 6}), tape.make({6, 6})), Error);
+}
+
 }  // namespace
 }  // namespace xce
