@@ -1,6 +1,7 @@
 #include "src/core/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -151,6 +152,17 @@ void AtomicFile::commit() {
   committed_ = true;
   sync_directory(directory_of(path_));
 }
+
+FileLock::FileLock(fs::path path) {
+  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd_ < 0) throw_disk_error("create", path, errno);
+  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+  int error = errno;
+  ::close(fd_);
+  if (error != EWOULDBLOCK) throw_disk_error("lock", path, error);
+  throw Error(ErrorCode::kUsage, str(path.string(), " is held by another process"));
+}
+FileLock::~FileLock() { ::close(fd_); }
 
 void write_text_file(const fs::path& path, std::string_view text) {
   AtomicFile out(path);

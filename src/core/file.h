@@ -78,6 +78,19 @@ class AtomicFile {
   bool committed_ = false;
 };
 
+// Holds `path`, a file made for it, against other processes until destroyed or the process ends, however it ends.
+// Held by another: kUsage naming it.
+class FileLock {
+ public:
+  explicit FileLock(fs::path path);
+  ~FileLock();
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
 void write_text_file(const fs::path& path, std::string_view text);  // by AtomicFile
 void make_directories(const fs::path& path);                        // with parents; an existing directory is fine
 bool path_exists(const fs::path& path);                             // kDisk if the system will not say

@@ -44,6 +44,7 @@ class Run {
   std::filesystem::path directory_;
   int64_t resumed_step_ = 0, saved_step_ = -1, memory_bytes_ = 0;
   Clock::time_point start_;
+  std::optional<FileLock> lock_;  // one process at a time writes into the directory
   std::optional<ValidationWindows> windows_;
   std::optional<MetricsWriter> metrics_;
   std::optional<TensorboardWriter> tensorboard_;
@@ -77,7 +78,6 @@ void Run::check_same_run(const CheckpointReader& reader) const {
 }
 
 void Run::open_directory() {
-  make_directories(directory_);
   remove_unfinished(directory_ / "checkpoints");
   write_text_file(directory_ / "config.resolved.yaml", config_to_yaml(config(), false));
   metrics_.emplace(directory_ / "metrics.jsonl", resumed_step_);
@@ -86,7 +86,10 @@ void Run::open_directory() {
 
 StopReason Run::go() {
   log().info("{}", setup_.describe());
+  if (path_exists(directory_)) lock_.emplace(directory_ / ".lock");
   std::optional<CheckpointReader> checkpoint = find_checkpoint();
+  make_directories(directory_);
+  if (!lock_) lock_.emplace(directory_ / ".lock");
   if (setup_.dataset().validation) windows_.emplace(setup_.dataset().validation, config().train.seq_len);
   setup_.allocate();
   memory_bytes_ = static_cast<int64_t>(setup_.memory_plan().total());

@@ -104,6 +104,13 @@ class Resume(CliTest):
         self.assertEqual(metrics(straight), metrics(stopped))
         self.assertEqual(weights(straight), weights(stopped))
 
+    def test_a_second_process_in_the_same_run_is_refused(self):
+        config, directory = self.tiny("run", steps=100000, every=0)
+        process = self.start_and_wait_for_step(config, directory, 1)
+        self.assertIn("another process", run(config, check=2).stderr)
+        process.kill()
+        process.communicate()
+
     def test_a_finished_run_says_so(self):
         config, directory = self.tiny("run", steps=5)
         run(config, check=0)

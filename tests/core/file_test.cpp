@@ -97,6 +97,16 @@ TEST(Directories, ErrorsNameThePath) {
       throws_error(ErrorCode::kDisk, {"none/.a", "No such file"}, [&] { write_text_file(dir / "none/a", "x"); }));
 }
 
+TEST(FileLock, ShutsOthersOutUntilItGoes) {
+  test::TempDir dir;
+  {
+    FileLock lock(dir / ".lock");
+    EXPECT_TRUE(throws_error(ErrorCode::kUsage, {".lock", "another process"}, [&] { FileLock again(dir / ".lock"); }));
+  }
+  EXPECT_NO_THROW(FileLock(dir / ".lock"));
+  EXPECT_TRUE(throws_error(ErrorCode::kDisk, {"none/.lock"}, [&] { FileLock lock(dir / "none/.lock"); }));
+}
+
 TEST(ExchangePaths, SwapsOrMoves) {
   test::TempDir dir;
   make_directories(dir / "a");
