@@ -1,5 +1,6 @@
-// Causal grouped-query attention: o = softmax(scale q k^T, keys up to the query's position) v, per batch entry and head.
-// Walks tiles of keys with a running maximum and sum (FlashAttention, Dao et al. 2022); never forms seq_len x seq_len.
+// Causal grouped-query attention: o = softmax(scale q k^T, keys up to the query's position) v, per batch entry and
+// head. Walks tiles of keys with a running maximum and sum (FlashAttention, Dao et al. 2022); never forms seq_len x
+// seq_len.
 #pragma once
 
 #include <cstddef>
@@ -10,16 +11,16 @@
 
 namespace xce {
 
-// Rows are (batch, seq_len) tokens; query head h reads key/value head h / (heads / kv_heads). q, k and v may be parts of one
-// array (a fused projection): each has the same row stride.
+// Rows are (batch, seq_len) tokens; query head h reads key/value head h / (heads / kv_heads). q, k and v may be parts
+// of one array (a fused projection): each has the same row stride.
 struct AttentionForward {
   const void* q;       // rows of (heads, head_dim) dtype
   const void* k;       // rows of (kv_heads, head_dim) dtype
   const void* v;       // rows of (kv_heads, head_dim) dtype
   int64_t qkv_stride;  // elements from row to row of q, k and v
   void* o;             // (batch * seq_len, heads * head_dim) dtype, out
-  void* lse;           // (batch, heads, seq_len) accum_dtype(dtype), out: log-sum-exp, kept for backward; null when not wanted
-  void* workspace;     // workspace_bytes(exec, args)
+  void* lse;  // (batch, heads, seq_len) accum_dtype(dtype), out: log-sum-exp, kept for backward; null when not wanted
+  void* workspace;  // workspace_bytes(exec, args)
   size_t workspace_size_bytes;
   int64_t batch, seq_len, heads, kv_heads, head_dim;
   DType dtype;

@@ -1,4 +1,5 @@
-// Linear layer without bias: y = x W^T, or y = addend + x W^T (a residual branch). Backward: dx = dy W, dweight = dy^T x; each of the two may be left out.
+// Linear layer without bias: y = x W^T, or y = addend + x W^T (a residual branch). Backward: dx = dy W, dweight = dy^T
+// x; each of the two may be left out.
 #pragma once
 
 #include <cstddef>

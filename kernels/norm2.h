@@ -1,5 +1,5 @@
-// Squared Euclidean norm of a flat array: out (+)= sum x_i^2, in fp64, by fixed blocks whose sums are added in order, so the
-// result is the same for any number of threads. A NaN or infinity in x makes the result non-finite.
+// Squared Euclidean norm of a flat array: out (+)= sum x_i^2, in fp64, by fixed blocks whose sums are added in order,
+// so the result is the same for any number of threads. A NaN or infinity in x makes the result non-finite.
 #pragma once
 
 #include <cstddef>

@@ -11,10 +11,10 @@
 namespace xce {
 
 struct Rope {
-  void* x;            // rows of `heads` heads of head_dim elements, dtype, in and out
-  int64_t row_stride; // elements from row to row; >= heads * head_dim
-  const void* table;  // (seq_len, head_dim / 2, 2) accum_dtype(dtype): cos, sin of each position, from rope_table
-  int64_t rows;       // row r stands at position r % seq_len
+  void* x;             // rows of `heads` heads of head_dim elements, dtype, in and out
+  int64_t row_stride;  // elements from row to row; >= heads * head_dim
+  const void* table;   // (seq_len, head_dim / 2, 2) accum_dtype(dtype): cos, sin of each position, from rope_table
+  int64_t rows;        // row r stands at position r % seq_len
   int64_t seq_len, heads, head_dim;
   DType dtype;
   bool inverse = false;  // true: backward
@@ -28,7 +28,8 @@ struct RopeScaling {
   double low_freq_factor = 1.0, high_freq_factor = 4.0;
   double original_max_position = 8192.0;
 };
-// The host's table of (cos, sin) pairs, (seq_len, head_dim / 2, 2), computed in fp64; callers convert it to accum_dtype.
+// The host's table of (cos, sin) pairs, (seq_len, head_dim / 2, 2), computed in fp64; callers convert it to
+// accum_dtype.
 std::vector<double> rope_table(int64_t seq_len, int64_t head_dim, double theta, const RopeScaling& scaling);
 
 }  // namespace xce

@@ -1,5 +1,5 @@
-// Errors of the whole tree: one exception that carries the process exit code, and XCE_CHECK, which names the offending value.
-// Libraries throw, never exit or print; the command line maps Error::code() to the exit status.
+// Errors of the whole tree: one exception that carries the process exit code, and XCE_CHECK, which names the offending
+// value. Libraries throw, never exit or print; the command line maps Error::code() to the exit status.
 #pragma once
 
 #include <sstream>
@@ -30,7 +30,8 @@ std::string str(const Parts&... parts) {
 }  // namespace xce
 
 // XCE_CHECK(args.rows >= 0, "RmsNormForward.rows >= 0", args.rows): throws Error(kRuntime) with expectation and value.
-#define XCE_CHECK(condition, expectation, value)                                                                       \
-  do {                                                                                                                 \
-    if (!(condition)) throw ::xce::Error(::xce::ErrorCode::kRuntime, ::xce::str("expected ", expectation, ", got ", value)); \
+#define XCE_CHECK(condition, expectation, value)                                                             \
+  do {                                                                                                       \
+    if (!(condition))                                                                                        \
+      throw ::xce::Error(::xce::ErrorCode::kRuntime, ::xce::str("expected ", expectation, ", got ", value)); \
   } while (0)

@@ -29,17 +29,23 @@ static_assert(sizeof(Bf16) == 2 && std::is_trivially_copyable_v<Bf16>);
 
 inline size_t size_of(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return 4;
-    case DType::kBf16: return 2;
-    case DType::kF64: return 8;
+    case DType::kF32:
+      return 4;
+    case DType::kBf16:
+      return 2;
+    case DType::kF64:
+      return 8;
   }
   throw Error(ErrorCode::kRuntime, str("expected a DType, got ", static_cast<int>(dtype)));
 }
 inline const char* name_of(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return "fp32";
-    case DType::kBf16: return "bf16";
-    case DType::kF64: return "fp64";
+    case DType::kF32:
+      return "fp32";
+    case DType::kBf16:
+      return "bf16";
+    case DType::kF64:
+      return "fp64";
   }
   return "?";
 }
@@ -47,15 +53,20 @@ inline const char* name_of(DType dtype) {
 // The type in which T's statistics, sums and main gradients are kept: fp64 for fp64, else fp32.
 template <class T>
 using Accum = std::conditional_t<std::is_same_v<T, double>, double, float>;
-inline DType accum_dtype(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+inline DType accum_dtype(DType dtype) {
+  return dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+}
 
 // Calls f(std::type_identity<T>{}) with the C++ type of dtype: the one dtype switch.
 template <class F>
 decltype(auto) visit_dtype(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::kF32: return f(std::type_identity<float>{});
-    case DType::kBf16: return f(std::type_identity<Bf16>{});
-    case DType::kF64: return f(std::type_identity<double>{});
+    case DType::kF32:
+      return f(std::type_identity<float>{});
+    case DType::kBf16:
+      return f(std::type_identity<Bf16>{});
+    case DType::kF64:
+      return f(std::type_identity<double>{});
   }
   throw Error(ErrorCode::kRuntime, str("expected a DType, got ", static_cast<int>(dtype)));
 }
@@ -63,8 +74,10 @@ decltype(auto) visit_dtype(DType dtype, F&& f) {
 template <class F>
 decltype(auto) visit_index(IndexType type, F&& f) {
   switch (type) {
-    case IndexType::kI32: return f(std::type_identity<int32_t>{});
-    case IndexType::kI64: return f(std::type_identity<int64_t>{});
+    case IndexType::kI32:
+      return f(std::type_identity<int32_t>{});
+    case IndexType::kI64:
+      return f(std::type_identity<int64_t>{});
   }
   throw Error(ErrorCode::kRuntime, str("expected an IndexType, got ", static_cast<int>(type)));
 }

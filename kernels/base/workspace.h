@@ -1,4 +1,5 @@
-// Carves typed arrays out of one block of scratch. With a null base it only counts: one function gives the size and the layout.
+// Carves typed arrays out of one block of scratch. With a null base it only counts: one function gives the size and the
+// layout.
 #pragma once
 
 #include <cstddef>

@@ -10,7 +10,9 @@
 namespace xce::cpu {
 namespace {
 
-CBLAS_TRANSPOSE code(Trans trans) { return trans == Trans::kYes ? CblasTrans : CblasNoTrans; }
+CBLAS_TRANSPOSE code(Trans trans) {
+  return trans == Trans::kYes ? CblasTrans : CblasNoTrans;
+}
 
 void single_threaded_once() {
   static const bool done = [] {

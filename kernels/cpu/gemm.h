@@ -1,5 +1,6 @@
 // Single-threaded matrix products for kernels that share the work among the pool's threads themselves.
-// OpenBLAS with its own threads loses a third of its speed within seconds at a trainer's shapes; single-threaded callers hold it.
+// OpenBLAS with its own threads loses a third of its speed within seconds at a trainer's shapes; single-threaded
+// callers hold it.
 #pragma once
 
 #include <cstdint>

@@ -32,8 +32,9 @@ void wait_until(Ready&& ready, Sleep&& sleep) {
 
 }  // namespace
 
-// Invariants: 1. `job` is valid from a bump of `generation` until `running` is 0. 2. Only run() bumps `generation`, and only
-// when `running` is 0. 3. A worker touches `job` only after it saw the new generation, and decrements `running` last.
+// Invariants: 1. `job` is valid from a bump of `generation` until `running` is 0. 2. Only run() bumps `generation`, and
+// only when `running` is 0. 3. A worker touches `job` only after it saw the new generation, and decrements `running`
+// last.
 struct ThreadPool::State {
   std::atomic<uint32_t> generation{0};
   std::atomic<int> running{0};

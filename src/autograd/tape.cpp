@@ -5,7 +5,9 @@
 namespace xce {
 namespace {
 
-size_t bytes_of(const Shape& shape, DType dtype) { return static_cast<size_t>(shape.size()) * size_of(dtype); }
+size_t bytes_of(const Shape& shape, DType dtype) {
+  return static_cast<size_t>(shape.size()) * size_of(dtype);
+}
 
 void call(const std::function<void(int)>& hook, int unit) {
   if (hook) hook(unit);
@@ -134,6 +136,8 @@ void Tape::play_down_to(size_t mark) {
   }
 }
 
-void Tape::backward() { play_down_to(0); }
+void Tape::backward() {
+  play_down_to(0);
+}
 
 }  // namespace xce

@@ -1,8 +1,9 @@
 // The tape: backward steps in the order their forwards ran, played in reverse. It knows no op.
 //
-// Invariants. 1. A step holds handles (Var, Grad), never addresses. 2. A gradient is overwritten by its first writer and added
-// to by later ones; grad_out() decides which, nobody else. 3. A step is played only if the gradient it consumes was written,
-// and that gradient is dropped right after. 4. Storage shared by two gradients is copied before one of them is added to.
+// Invariants. 1. A step holds handles (Var, Grad), never addresses. 2. A gradient is overwritten by its first writer
+// and added to by later ones; grad_out() decides which, nobody else. 3. A step is played only if the gradient it
+// consumes was written, and that gradient is dropped right after. 4. Storage shared by two gradients is copied before
+// one of them is added to.
 #pragma once
 
 #include <functional>
@@ -27,8 +28,10 @@ struct GradOut {
 
 class Tape {
  public:
-  // exec and parameters are borrowed. With a planning arena nothing is launched: the same program yields the memory plan.
-  Tape(const Exec& exec, Arena& arena, ParameterSet& parameters) : exec_(exec), arena_(&arena), parameters_(&parameters) {}
+  // exec and parameters are borrowed. With a planning arena nothing is launched: the same program yields the memory
+  // plan.
+  Tape(const Exec& exec, Arena& arena, ParameterSet& parameters)
+      : exec_(exec), arena_(&arena), parameters_(&parameters) {}
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
@@ -39,9 +42,9 @@ class Tape {
   DType dtype() const { return parameters_->dtype(); }  // of activations and compute weights
 
   Var parameter(int index);
-  Var make(Shape shape, DType dtype);                    // a new value, its contents undefined
+  Var make(Shape shape, DType dtype);  // a new value, its contents undefined
   Var make(Shape shape) { return make(shape, dtype()); }
-  Var alias(const Var& x);                               // a new value in x's storage: for ops that work in place
+  Var alias(const Var& x);  // a new value in x's storage: for ops that work in place
   StorageRef scratch(size_t size_bytes) { return std::make_shared<Storage>(*arena_, size_bytes); }
 
   template <class Args>

@@ -1,5 +1,5 @@
-// A value on the tape: a handle that keeps the value's storage alive. The last handle to go returns the memory to the arena,
-// so a backward step holds on to exactly the values it names and nothing else outlives its use.
+// A value on the tape: a handle that keeps the value's storage alive. The last handle to go returns the memory to the
+// arena, so a backward step holds on to exactly the values it names and nothing else outlives its use.
 #pragma once
 
 #include <cstdint>

@@ -3,8 +3,8 @@
 
 #include "src/cli/commands.h"
 #include "src/model/llama_io.h"
-#include "src/train/sample.h"
 #include "src/train/run_setup.h"
+#include "src/train/sample.h"
 #include "src/train/training_state.h"
 
 namespace xce {
@@ -12,13 +12,16 @@ namespace {
 
 constexpr int64_t kByteVocabulary = 256;
 
-void print_text(const SampleCommand& command, const Llama& model, ParameterSet& parameters, const Exec& exec, int64_t seq_len) {
+void print_text(const SampleCommand& command, const Llama& model, ParameterSet& parameters, const Exec& exec,
+                int64_t seq_len) {
   if (model.config().vocab_size != kByteVocabulary)
-    throw Error(ErrorCode::kUsage, str(command.directory, ": --sample needs a byte-level model (vocabulary 256), this one has ",
-                                       model.config().vocab_size));
+    throw Error(ErrorCode::kUsage,
+                str(command.directory, ": --sample needs a byte-level model (vocabulary 256), this one has ",
+                    model.config().vocab_size));
   std::vector<int32_t> prompt;
   for (char c : command.prompt) prompt.push_back(static_cast<unsigned char>(c));
-  SampleOptions options{.count = command.tokens, .seq_len = seq_len, .temperature = command.temperature, .seed = command.seed};
+  SampleOptions options{
+      .count = command.tokens, .seq_len = seq_len, .temperature = command.temperature, .seed = command.seed};
   for (int32_t id : sample(model, parameters, exec, prompt, options)) std::fputc(id, stdout);
   std::fputc('\n', stdout);
 }

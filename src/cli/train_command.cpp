@@ -28,7 +28,8 @@ int run_print_config(const TrainCommand& command) {
 
 int run_help_config() {
   for (const ConfigKeyHelp& key : config_help())
-    std::printf("%-48s %-10s %-12s %s\n", key.key.c_str(), key.type.c_str(), key.default_value.c_str(), key.help.c_str());
+    std::printf("%-48s %-10s %-12s %s\n", key.key.c_str(), key.type.c_str(), key.default_value.c_str(),
+                key.help.c_str());
   return 0;
 }
 

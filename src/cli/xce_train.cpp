@@ -38,7 +38,10 @@ int run(int argc, char** argv) {
   print->excludes(help);
   auto* directory = app.add_option("--sample", sample.directory, "write text from this export or checkpoint directory");
   app.add_option("--prompt", sample.prompt, "what the text begins with")->needs(directory);
-  app.add_option("--tokens", sample.tokens, "tokens to write")->capture_default_str()->needs(directory)->check(CLI::NonNegativeNumber);
+  app.add_option("--tokens", sample.tokens, "tokens to write")
+      ->capture_default_str()
+      ->needs(directory)
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--temperature", sample.temperature, "0: always the likeliest token")
       ->capture_default_str()
       ->needs(directory)
@@ -47,8 +50,7 @@ int run(int argc, char** argv) {
 
   try {
     app.parse(argc, argv);
-    if (sample.directory.empty() && !help_config && train.config_path.empty())
-      throw CLI::RequiredError("CONFIG");
+    if (sample.directory.empty() && !help_config && train.config_path.empty()) throw CLI::RequiredError("CONFIG");
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : static_cast<int>(xce::ErrorCode::kUsage);
   }

@@ -12,7 +12,8 @@ Arena::Arena(void* base, size_t capacity_bytes) : base_(static_cast<char*>(base)
 }
 
 size_t Arena::allocate(size_t size_bytes) {
-  XCE_CHECK(size_bytes <= SIZE_MAX / 2, "a block of at most half the address space", size_bytes);  // rounding cannot wrap
+  XCE_CHECK(size_bytes <= SIZE_MAX / 2, "a block of at most half the address space",
+            size_bytes);  // rounding cannot wrap
   size_t size = (std::max<size_t>(size_bytes, 1) + kAlign - 1) / kAlign * kAlign;
   auto it = std::find_if(blocks_.begin(), blocks_.end(),
                          [&](const auto& entry) { return !entry.second.used && entry.second.size >= size; });

@@ -1,5 +1,6 @@
-// The step's memory: one block, handed out and taken back in program order, so the same shapes give the same addresses in
-// every step. Without a block (a dry run) it only counts: the peak of a dry run is exactly the capacity the run needs.
+// The step's memory: one block, handed out and taken back in program order, so the same shapes give the same addresses
+// in every step. Without a block (a dry run) it only counts: the peak of a dry run is exactly the capacity the run
+// needs.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +41,8 @@ class Arena {
 // A block of an arena, released with its last owner.
 class Storage {
  public:
-  Storage(Arena& arena, size_t size_bytes) : arena_(&arena), offset_(arena.allocate(size_bytes)), size_bytes_(size_bytes) {}
+  Storage(Arena& arena, size_t size_bytes)
+      : arena_(&arena), offset_(arena.allocate(size_bytes)), size_bytes_(size_bytes) {}
   ~Storage() { arena_->release(offset_); }
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;

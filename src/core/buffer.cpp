@@ -14,7 +14,9 @@ constexpr size_t kHugePage = size_t{2} << 20;
 
 }  // namespace
 
-void Buffer::Free::operator()(void* p) const { std::free(p); }
+void Buffer::Free::operator()(void* p) const {
+  std::free(p);
+}
 
 Buffer::Buffer(size_t size_bytes) : size_bytes_(size_bytes) {
   if (size_bytes == 0) return;

@@ -1,4 +1,5 @@
-// Owned device memory: 64-byte aligned, zeroed, freed with the object. The only place of the tensor floor that allocates arrays.
+// Owned device memory: 64-byte aligned, zeroed, freed with the object. The only place of the tensor floor that
+// allocates arrays.
 #pragma once
 
 #include <cstddef>

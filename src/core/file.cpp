@@ -162,7 +162,9 @@ FileLock::FileLock(fs::path path) {
   if (error != EWOULDBLOCK) throw_disk_error("lock", path, error);
   throw Error(ErrorCode::kUsage, str(path.string(), " is held by another process"));
 }
-FileLock::~FileLock() { ::close(fd_); }
+FileLock::~FileLock() {
+  ::close(fd_);
+}
 
 void write_text_file(const fs::path& path, std::string_view text) {
   AtomicFile out(path);

@@ -54,7 +54,9 @@ void ParameterSet::update_compute(const Exec& exec) {
     run(exec, Convert{.x = master(), .y = compute(), .n = size_, .from = accum_dtype(dtype_), .to = dtype_});
 }
 
-void ParameterSet::begin_gradients() { written_.assign(list_.size(), 0); }
+void ParameterSet::begin_gradients() {
+  written_.assign(list_.size(), 0);
+}
 
 bool ParameterSet::claim_gradient(int index) {
   bool accumulate = written_[index];

@@ -1,6 +1,6 @@
-// A model's parameters: one flat arena in which each unit (what sharding gathers as one piece) is contiguous, seen in three
-// ways: master (what the optimizer updates), compute (what kernels read) and gradient; plus the optimizer's two moments.
-// Steps ask for addresses when they run, never keep them: a view may lie elsewhere by then.
+// A model's parameters: one flat arena in which each unit (what sharding gathers as one piece) is contiguous, seen in
+// three ways: master (what the optimizer updates), compute (what kernels read) and gradient; plus the optimizer's two
+// moments. Steps ask for addresses when they run, never keep them: a view may lie elsewhere by then.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ namespace xce {
 
 struct Parameter {
   std::string name;
-  int64_t rows, cols;  // a vector has rows 1
-  int unit;            // units are numbered in order of use
-  double init_stddev;  // normal(0, init_stddev) at the start; 0: ones (a norm's weight)
+  int64_t rows, cols;                       // a vector has rows 1
+  int unit;                                 // units are numbered in order of use
+  double init_stddev;                       // normal(0, init_stddev) at the start; 0: ones (a norm's weight)
   bool matrix() const { return rows > 1; }  // matrices decay, vectors do not
   int64_t size() const { return rows * cols; }
   int64_t offset = 0;  // into the flat arena, elements
@@ -35,15 +35,15 @@ class ParameterSet {
 
   const std::vector<Parameter>& list() const { return list_; }
   const Parameter& operator[](int index) const { return list_[index]; }
-  int64_t size() const { return size_; }           // elements with padding
-  int64_t count() const;                           // elements without
-  size_t bytes() const;                            // of all views and moments, allocated or not
+  int64_t size() const { return size_; }  // elements with padding
+  int64_t count() const;                  // elements without
+  size_t bytes() const;                   // of all views and moments, allocated or not
   DType dtype() const { return dtype_; }
 
   // Zeroed views: compute in dtype (master itself when the types agree), the rest in accum_dtype(dtype).
   void allocate();
-  void initialize(uint64_t seed);                    // masters from (seed, name): the same for every dtype
-  void update_compute(const Exec& exec);             // compute = rounded master
+  void initialize(uint64_t seed);         // masters from (seed, name): the same for every dtype
+  void update_compute(const Exec& exec);  // compute = rounded master
   bool allocated() const { return master_.size_bytes() > 0; }
 
   void* master(int64_t offset = 0) { return at(master_, accum_dtype(dtype_), offset); }

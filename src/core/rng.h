@@ -1,5 +1,5 @@
-// Counter-based random numbers: Philox4x32-10 (Salmon et al. 2011). Element i of stream s under a seed is a pure function of
-// the three, so values do not depend on threads, order, sharding or which other arrays exist.
+// Counter-based random numbers: Philox4x32-10 (Salmon et al. 2011). Element i of stream s under a seed is a pure
+// function of the three, so values do not depend on threads, order, sharding or which other arrays exist.
 #pragma once
 
 #include <array>

@@ -55,23 +55,32 @@ class WorldOfOne final : public Communicator {
 
 CommType comm_type(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return CommType::kF32;
-    case DType::kBf16: return CommType::kBf16;
-    case DType::kF64: return CommType::kF64;
+    case DType::kF32:
+      return CommType::kF32;
+    case DType::kBf16:
+      return CommType::kBf16;
+    case DType::kF64:
+      return CommType::kF64;
   }
   throw Error(ErrorCode::kRuntime, str("expected a DType, got ", static_cast<int>(dtype)));
 }
 
 size_t size_of(CommType type) {
   switch (type) {
-    case CommType::kF32: return 4;
-    case CommType::kBf16: return 2;
-    case CommType::kF64: return 8;
-    case CommType::kI64: return 8;
+    case CommType::kF32:
+      return 4;
+    case CommType::kBf16:
+      return 2;
+    case CommType::kF64:
+      return 8;
+    case CommType::kI64:
+      return 8;
   }
   throw Error(ErrorCode::kRuntime, str("expected a CommType, got ", static_cast<int>(type)));
 }
 
-std::unique_ptr<Communicator> make_communicator() { return std::make_unique<WorldOfOne>(); }
+std::unique_ptr<Communicator> make_communicator() {
+  return std::make_unique<WorldOfOne>();
+}
 
 }  // namespace xce

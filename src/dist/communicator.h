@@ -1,5 +1,6 @@
-// Collectives among the ranks of a run. Each call enqueues on the exec's order and returns a Work to wait for; arena buffers a
-// Work uses are freed only after its wait. A world of one is a full member: no caller asks for the size before calling.
+// Collectives among the ranks of a run. Each call enqueues on the exec's order and returns a Work to wait for; arena
+// buffers a Work uses are freed only after its wait. A world of one is a full member: no caller asks for the size
+// before calling.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,8 @@ class Work {
   int64_t id_;
 };
 
-// Counts are elements and may be 0. Buffers are device memory of the exec. Misuse (null with a count above 0, a negative count,
-// a rank outside the world) is Error(kRuntime); a failed transport is Error(kCommunication).
+// Counts are elements and may be 0. Buffers are device memory of the exec. Misuse (null with a count above 0, a
+// negative count, a rank outside the world) is Error(kRuntime); a failed transport is Error(kCommunication).
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -36,7 +37,8 @@ class Communicator {
   virtual int size() const = 0;
 
   virtual Work all_reduce(const Exec& exec, void* data, int64_t count, CommType type, Reduce op) = 0;  // in place
-  // recv[count] = the reduction of every rank's send[rank * count ...]; send holds size * count; recv may lie at its own part.
+  // recv[count] = the reduction of every rank's send[rank * count ...]; send holds size * count; recv may lie at its
+  // own part.
   virtual Work reduce_scatter(const Exec& exec, const void* send, void* recv, int64_t count, CommType type) = 0;
   // recv[size * count] = every rank's send[count] in rank order; send may be its own part of recv.
   virtual Work all_gather(const Exec& exec, const void* send, void* recv, int64_t count, CommType type) = 0;

@@ -15,8 +15,8 @@ Llama::Llama(const ModelConfig& config, ParameterSet& parameters) : config_(conf
 void Llama::prepare(int64_t seq_len) {
   const DType dtype = accum_dtype(parameters_->dtype());
   seq_len_ = seq_len;
-  std::vector<double> table =
-      rope_table(seq_len, config_.head_dim, config_.rope_theta, config_.has_rope_scaling ? config_.rope_scaling : RopeScaling{});
+  std::vector<double> table = rope_table(seq_len, config_.head_dim, config_.rope_theta,
+                                         config_.has_rope_scaling ? config_.rope_scaling : RopeScaling{});
   rope_table_ = Buffer(table.size() * size_of(dtype));
   visit_dtype(dtype, [&]<class T>(std::type_identity<T>) {
     for (size_t i = 0; i < table.size(); ++i) rope_table_.as<T>()[i] = static_cast<T>(static_cast<float>(table[i]));
@@ -35,7 +35,9 @@ Var Llama::block(Tape& tape, const Layer& layer, const Var& x) const {
   return linear_add(h, swiglu(gate_up), weight(layer.down));
 }
 
-Var Llama::final_norm(Tape& tape, const Var& x) const { return rms_norm(x, tape.parameter(norm_), config_.rms_norm_eps); }
+Var Llama::final_norm(Tape& tape, const Var& x) const {
+  return rms_norm(x, tape.parameter(norm_), config_.rms_norm_eps);
+}
 
 Var Llama::blocks(Tape& tape, Tokens tokens, bool recompute) const {
   XCE_CHECK(seq_len_ > 0 && tokens.rows % seq_len_ == 0, str("whole sequences of ", seq_len_, " tokens"), tokens.rows);
@@ -54,6 +56,8 @@ void Llama::loss(Tape& tape, Tokens tokens, const LossIo& io, bool recompute_blo
   });
 }
 
-Var Llama::hidden(Tape& tape, Tokens tokens) const { return final_norm(tape, blocks(tape, tokens, false)); }
+Var Llama::hidden(Tape& tape, Tokens tokens) const {
+  return final_norm(tape, blocks(tape, tokens, false));
+}
 
 }  // namespace xce

@@ -1,5 +1,6 @@
-// Llama (Touvron et al. 2023, as in Hugging Face's LlamaForCausalLM): token embedding, blocks of grouped-query attention with
-// rotary positions and a SwiGLU feed-forward network behind RMSNorms, a final norm and a tied or untied linear head.
+// Llama (Touvron et al. 2023, as in Hugging Face's LlamaForCausalLM): token embedding, blocks of grouped-query
+// attention with rotary positions and a SwiGLU feed-forward network behind RMSNorms, a final norm and a tied or untied
+// linear head.
 #pragma once
 
 #include <cstdint>
@@ -34,11 +35,13 @@ class Llama {
 
   // The loss of the tokens' whole sequences of the prepared length, into io.loss.
   void loss(Tape& tape, Tokens tokens, const LossIo& io, bool recompute_blocks) const;
-  // Hidden states after the final norm, (tokens.rows, hidden_size), and the head that makes logits of them: for sampling.
+  // Hidden states after the final norm, (tokens.rows, hidden_size), and the head that makes logits of them: for
+  // sampling.
   Var hidden(Tape& tape, Tokens tokens) const;
   Var head(Tape& tape) const { return tape.parameter(head_); }
 
-  // Matrix-product FLOPs to train one token: 6 (block and head weights) + 6 layers * hidden * seq_len for causal attention.
+  // Matrix-product FLOPs to train one token: 6 (block and head weights) + 6 layers * hidden * seq_len for causal
+  // attention.
   double flops_per_token(int64_t seq_len) const;
 
  private:

@@ -12,8 +12,8 @@ void check_same_model(const HfDirectory& directory, const ModelConfig& mine) {
   const ModelConfig& theirs = directory.config().model;
   auto same = [&](const char* key, auto a, auto b) {
     if (a != b)
-      throw Error(ErrorCode::kUsage, str((directory.path() / "config.json").string(), ": ", key, " is ", a, ", but model.", key,
-                                         " of this run is ", b));
+      throw Error(ErrorCode::kUsage, str((directory.path() / "config.json").string(), ": ", key, " is ", a,
+                                         ", but model.", key, " of this run is ", b));
   };
   same("vocab_size", theirs.vocab_size, mine.vocab_size);
   same("hidden_size", theirs.hidden_size, mine.hidden_size);
@@ -41,7 +41,8 @@ void load_llama(const HfDirectory& directory, const Llama& model, ParameterSet& 
   std::vector<ExpectedTensor> expected;
   for (const NamedSlice& slice : model.named_slices()) expected.push_back({slice.name, slice.shape, ""});
   if (model.config().tie_word_embeddings)
-    expected.push_back({"lm_head.weight", {model.config().vocab_size, model.config().hidden_size}, "model.embed_tokens.weight"});
+    expected.push_back(
+        {"lm_head.weight", {model.config().vocab_size, model.config().hidden_size}, "model.embed_tokens.weight"});
   directory.check(expected);
   for (const NamedSlice& slice : model.named_slices())
     directory.read(slice.name, accum_dtype(parameters.dtype()), parameters.master(offset(slice, parameters)));

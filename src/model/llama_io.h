@@ -8,8 +8,9 @@
 
 namespace xce {
 
-// Fills the masters from the directory's tensors, whatever their type, and the compute view from them. The directory's model
-// must be this one: kUsage naming the first key of config.json that differs; tensors missing, extra or misshaped: kCorrupt.
+// Fills the masters from the directory's tensors, whatever their type, and the compute view from them. The directory's
+// model must be this one: kUsage naming the first key of config.json that differs; tensors missing, extra or misshaped:
+// kCorrupt.
 void load_llama(const HfDirectory& directory, const Llama& model, ParameterSet& parameters, const Exec& exec);
 
 // Writes the compute view (what the loss was computed with), in its own dtype.

@@ -41,8 +41,9 @@ void Llama::register_parameters() {
     const std::string at = "model.layers." + std::to_string(i), attention = at + ".self_attn", mlp = at + ".mlp";
     Layer layer{};
     layer.attention_norm = vector(at + ".input_layernorm", unit);
-    layer.qkv = fused(attention + ".qkv_proj", unit,
-                      {{attention + ".q_proj", q_rows}, {attention + ".k_proj", kv_rows}, {attention + ".v_proj", kv_rows}});
+    layer.qkv =
+        fused(attention + ".qkv_proj", unit,
+              {{attention + ".q_proj", q_rows}, {attention + ".k_proj", kv_rows}, {attention + ".v_proj", kv_rows}});
     layer.o = matrix(attention + ".o_proj", hidden, q_rows, unit);
     layer.ffn_norm = vector(at + ".post_attention_layernorm", unit);
     layer.gate_up = fused(mlp + ".gate_up_proj", unit, {{mlp + ".gate_proj", ffn}, {mlp + ".up_proj", ffn}});

@@ -48,10 +48,15 @@ Dataset open_dataset(Config& config) {
   Dataset set;
   switch (config.data.kind) {
     case DataKind::kBytes:
-    case DataKind::kTokens: set = open_files(config); break;
-    case DataKind::kMarkov: set = make_markov(config); break;
+    case DataKind::kTokens:
+      set = open_files(config);
+      break;
+    case DataKind::kMarkov:
+      set = make_markov(config);
+      break;
     case DataKind::kSynthetic:
-      set.train = uniform_source(config.model.vocab_size, config.data.generated_tokens, static_cast<uint64_t>(config.run.seed));
+      set.train =
+          uniform_source(config.model.vocab_size, config.data.generated_tokens, static_cast<uint64_t>(config.run.seed));
       break;
   }
   int64_t& vocab = config.model.vocab_size;

@@ -7,7 +7,9 @@
 namespace xce {
 namespace {
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
 
 std::string mib(size_t bytes) {
   char text[32];
@@ -18,7 +20,8 @@ std::string mib(size_t bytes) {
 // 705,152
 std::string grouped(int64_t n) {
   std::string digits = std::to_string(n);
-  for (int64_t at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<size_t>(at), 1, ',');
+  for (int64_t at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3)
+    digits.insert(static_cast<size_t>(at), 1, ',');
   return digits;
 }
 
@@ -77,9 +80,8 @@ BatchPlan RunSetup::batch_plan() const {
 MemoryPlan RunSetup::memory_plan() const {
   const Config& c = config_;
   size_t table = static_cast<size_t>(c.train.seq_len * c.model.head_dim) * size_of(accum_dtype(c.train.precision));
-  return {.parameters = parameters_->bytes(),
-          .arena = step_->plan_arena_bytes(),
-          .other = step_->fixed_bytes() + table};
+  return {
+      .parameters = parameters_->bytes(), .arena = step_->plan_arena_bytes(), .other = step_->fixed_bytes() + table};
 }
 
 uint64_t RunSetup::checkpoint_bytes() const {
@@ -92,14 +94,15 @@ std::string RunSetup::describe() const {
   int64_t ranks = world_->size();
   std::ostringstream out;
   out << "model       " << c.model.num_hidden_layers << " layers, hidden " << c.model.hidden_size << ", feed-forward "
-      << c.model.intermediate_size << ", heads " << c.model.num_attention_heads << "/" << c.model.num_key_value_heads << " of "
-      << c.model.head_dim << ", vocabulary " << grouped(c.model.vocab_size)
+      << c.model.intermediate_size << ", heads " << c.model.num_attention_heads << "/" << c.model.num_key_value_heads
+      << " of " << c.model.head_dim << ", vocabulary " << grouped(c.model.vocab_size)
       << (c.model.tie_word_embeddings ? ", tied head" : ", untied head") << "\n"
       << "parameters  " << grouped(parameters_->count()) << ", " << name_of(c.train.precision) << "\n"
       << "data        " << dataset_.train->describe() << ": " << grouped(dataset_.train->size()) << " tokens, "
       << grouped(loader_->samples_per_epoch()) << " sequences of " << c.train.seq_len << " an epoch\n";
   if (dataset_.validation)
-    out << "validation  " << dataset_.validation->describe() << ": " << grouped(dataset_.validation->size()) << " tokens\n";
+    out << "validation  " << dataset_.validation->describe() << ": " << grouped(dataset_.validation->size())
+        << " tokens\n";
   if (dataset_.entropy_nats) out << "floor       " << *dataset_.entropy_nats << " nats, the source's entropy\n";
   out << "steps       " << grouped(c.train.steps) << " of " << grouped(tokens_per_step()) << " tokens ("
       << c.train.global_batch << " sequences in micro-batches of " << c.train.micro_batch << ")\n"

@@ -37,7 +37,7 @@ class RunSetup {
   const Exec& exec() const { return exec_; }
   Step& step() { return *step_; }
 
-  BatchPlan batch_plan() const;                                                  // this rank's share of a global batch
+  BatchPlan batch_plan() const;  // this rank's share of a global batch
   int64_t tokens_per_step() const { return config_.train.global_batch * config_.train.seq_len; }
   MemoryPlan memory_plan() const;
   uint64_t checkpoint_bytes() const;  // masters and moments

@@ -54,7 +54,8 @@ std::vector<int32_t> sample(const Llama& model, ParameterSet& parameters, const 
   XCE_CHECK(options.temperature >= 0, "SampleOptions.temperature >= 0", options.temperature);
   for (int32_t id : prompt)
     if (id < 0 || id >= model.config().vocab_size)
-      throw Error(ErrorCode::kUsage, str("the prompt's token ", id, " is outside the vocabulary of ", model.config().vocab_size));
+      throw Error(ErrorCode::kUsage,
+                  str("the prompt's token ", id, " is outside the vocabulary of ", model.config().vocab_size));
 
   Arena plan;
   Tape dry(exec, plan, parameters);

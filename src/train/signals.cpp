@@ -13,7 +13,9 @@ std::atomic<int> g_received{0};
 static_assert(std::atomic<int>::is_always_lock_free);
 std::array<struct sigaction, kSignals.size()> g_former;
 
-void on_signal(int number) { g_received.store(number); }
+void on_signal(int number) {
+  g_received.store(number);
+}
 
 }  // namespace
 
@@ -29,6 +31,8 @@ StopSignals::~StopSignals() {
   for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &g_former[i], nullptr);
 }
 
-int StopSignals::received() { return g_received.load(); }
+int StopSignals::received() {
+  return g_received.load();
+}
 
 }  // namespace xce

@@ -7,7 +7,8 @@
 
 namespace xce {
 
-Step::Step(const Llama& model, ParameterSet& parameters, Communicator& world, const Exec& exec, const StepSettings& settings)
+Step::Step(const Llama& model, ParameterSet& parameters, Communicator& world, const Exec& exec,
+           const StepSettings& settings)
     : model_(model), parameters_(parameters), world_(world), exec_(exec), settings_(settings) {
   XCE_CHECK(settings.seq_len >= 1, "seq_len >= 1", settings.seq_len);
   XCE_CHECK(settings.micro_batch >= 1, "micro_batch >= 1", settings.micro_batch);

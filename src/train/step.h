@@ -1,5 +1,6 @@
-// One training step: count, forward and backward per micro-batch, norm, clip, AdamW. Everything that changes from step to step
-// is read through device memory (tokens, denominator, StepState), so the same sequence of launches serves every step.
+// One training step: count, forward and backward per micro-batch, norm, clip, AdamW. Everything that changes from step
+// to step is read through device memory (tokens, denominator, StepState), so the same sequence of launches serves every
+// step.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,8 @@ struct EvalResult {
 class Step {
  public:
   // Borrows all but the settings; model.prepare(seq_len) has been called.
-  Step(const Llama& model, ParameterSet& parameters, Communicator& world, const Exec& exec, const StepSettings& settings);
+  Step(const Llama& model, ParameterSet& parameters, Communicator& world, const Exec& exec,
+       const StepSettings& settings);
 
   // Bytes of the arena a step and an evaluation need: exact, from a dry run; works before anything is allocated.
   size_t plan_arena_bytes() const;

@@ -55,9 +55,11 @@ std::optional<CheckpointReader> Run::find_checkpoint() const {
   CheckpointSearch search = latest_checkpoint(directory_ / "checkpoints");
   for (const std::string& warning : search.warnings) log().warn("{}", warning);
   if (mode == ResumeMode::kNever && search.latest)
-    throw config_error(config(), "run.resume", str("never, but ", search.latest->path.string(), " exists: choose another run.dir"));
+    throw config_error(config(), "run.resume",
+                       str("never, but ", search.latest->path.string(), " exists: choose another run.dir"));
   if (mode == ResumeMode::kMust && !search.latest)
-    throw config_error(config(), "run.resume", str("must, but there is no checkpoint in ", (directory_ / "checkpoints").string()));
+    throw config_error(config(), "run.resume",
+                       str("must, but there is no checkpoint in ", (directory_ / "checkpoints").string()));
   if (!search.latest) return std::nullopt;
   CheckpointReader reader(search.latest->path);
   check_same_run(reader);
@@ -72,8 +74,8 @@ void Run::check_same_run(const CheckpointReader& reader) const {
   if (!text.empty())
     throw Error(ErrorCode::kUsage, str("cannot resume ", directory_.string(), " with other settings:", text));
   if (saved.data_fingerprint != setup_.dataset().train->fingerprint())
-    throw Error(ErrorCode::kUsage, str("cannot resume ", directory_.string(), ": the training data has changed: ",
-                                       setup_.dataset().train->describe()));
+    throw Error(ErrorCode::kUsage, str("cannot resume ", directory_.string(),
+                                       ": the training data has changed: ", setup_.dataset().train->describe()));
   for (const std::string& change : changes.listed) log().info("changed since the checkpoint: {}", change);
 }
 
@@ -142,7 +144,8 @@ StopReason Run::loop() {
       return StopReason::kSignal;
     }
     if (out_of_time && !last) {
-      log().info("train.max_minutes {} is over at step {} of {}", config().train.max_minutes, step, config().train.steps);
+      log().info("train.max_minutes {} is over at step {} of {}", config().train.max_minutes, step,
+                 config().train.steps);
       return StopReason::kTimeLimit;
     }
     if (config().checkpoint.every > 0 && step % config().checkpoint.every == 0 && !last) save();
@@ -179,7 +182,8 @@ void Run::validate(StepRecord& record, int64_t max_windows) {
 void Run::save() {
   if (saved_step_ == state().step) return;
   metrics_->sync();
-  auto path = save_training_state(directory_ / "checkpoints", config().checkpoint.keep, meta(), setup_.step(), setup_.parameters());
+  auto path = save_training_state(directory_ / "checkpoints", config().checkpoint.keep, meta(), setup_.step(),
+                                  setup_.parameters());
   saved_step_ = state().step;
   log().info("saved {}", path.string());
 }
@@ -191,6 +195,8 @@ void Run::finish() {
 
 }  // namespace
 
-StopReason train(const Config& config) { return Run(config).go(); }
+StopReason train(const Config& config) {
+  return Run(config).go();
+}
 
 }  // namespace xce

@@ -1,5 +1,5 @@
-// What a checkpoint holds so that a resumed run continues bit for bit: masters, moments, StepState, the configuration and the
-// data's fingerprint. The data order is a function of the step, so there is no loader state.
+// What a checkpoint holds so that a resumed run continues bit for bit: masters, moments, StepState, the configuration
+// and the data's fingerprint. The data order is a function of the step, so there is no loader state.
 #pragma once
 
 #include <filesystem>

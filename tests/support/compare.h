@@ -24,12 +24,16 @@ inline double relative_l2(const std::vector<double>& got, const std::vector<doub
   return std::isfinite(result) ? result : std::numeric_limits<double>::infinity();
 }
 
-// The bar on relative_l2 for an op whose inputs and outputs are of this dtype and whose arithmetic is accum_dtype(dtype).
+// The bar on relative_l2 for an op whose inputs and outputs are of this dtype and whose arithmetic is
+// accum_dtype(dtype).
 inline double tolerance(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return 2e-6;
-    case DType::kBf16: return 4e-3;
-    case DType::kF64: return 1e-12;
+    case DType::kF32:
+      return 2e-6;
+    case DType::kBf16:
+      return 4e-3;
+    case DType::kF64:
+      return 1e-12;
   }
   return 0;
 }

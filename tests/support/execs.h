@@ -12,6 +12,8 @@ inline Exec cpu_exec(int threads) {
   static ThreadPool one(1), two(2), three(3);
   return CpuExec{threads == 1 ? &one : threads == 2 ? &two : &three};
 }
-inline std::vector<Exec> all_execs() { return {cpu_exec(1), cpu_exec(3)}; }
+inline std::vector<Exec> all_execs() {
+  return {cpu_exec(1), cpu_exec(3)};
+}
 
 }  // namespace xce::test

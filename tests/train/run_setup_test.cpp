@@ -15,7 +15,9 @@ std::string text(const std::string& more = "") {
          "train: {steps: 3, seq_len: 8, micro_batch: 4, global_batch: 8}\n" +
          more;
 }
-Config config(const std::vector<std::string>& words = {}) { return parse_config(text(), "test.yaml", words); }
+Config config(const std::vector<std::string>& words = {}) {
+  return parse_config(text(), "test.yaml", words);
+}
 
 TEST(RunSetup, PlansMemoryBeforeAllocatingAndUsesExactlyThat) {
   for (const char* precision : {"fp32", "bf16", "fp64"})
@@ -52,7 +54,8 @@ TEST(RunSetup, PadsAGlobalBatchThatMicroBatchesDoNotDivide) {
 TEST(RunSetup, DescribesTheRun) {
   RunSetup setup(config());
   std::string out = setup.describe();
-  for (const char* word : {"2 layers", "hidden 16", "vocabulary 8", "fp32", "Markov", "floor", "FLOPs", "MiB", "seed 0"})
+  for (const char* word :
+       {"2 layers", "hidden 16", "vocabulary 8", "fp32", "Markov", "floor", "FLOPs", "MiB", "seed 0"})
     EXPECT_NE(out.find(word), std::string::npos) << word << " in\n" << out;
 }
 
