@@ -15,10 +15,11 @@ trap 'rm -rf "$scratch"' EXIT
 headers=$(find kernels -name '*.h' -not -path 'kernels/cpu/*' | sort)
 for header in $headers; do echo "#include \"$header\""; done >"$scratch/headers.cu"
 
-count=0
-for source in "$scratch/headers.cu" $(find kernels src -name '*.cu' | sort); do
-  nvcc -std=c++20 -Werror all-warnings -I. -Ikernels/include -gencode arch=compute_80,code=sm_80 \
-    -gencode arch=compute_90a,code=sm_90a -c "$source" -o "$scratch/object.o"
-  count=$((count + 1))
-done
-echo "compile_cuda: $count sources and $(wc -w <<<"$headers") headers compile for sm_80 and sm_90a"
+compile() {  # SOURCE
+  nvcc -std=c++20 -DNDEBUG -DXCE_WITH_CUDA -Werror all-warnings -I. -Ikernels/include \
+    -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a -c "$1" -o "$2/$(basename "$1").o"
+}
+export -f compile
+sources=$(echo "$scratch/headers.cu"; find kernels src -name '*.cu' | sort)
+xargs -P "$(nproc)" -I{} bash -c 'compile {} '"$scratch" <<<"$sources"
+echo "compile_cuda: $(wc -l <<<"$sources") sources and $(wc -w <<<"$headers") headers compile for sm_80 and sm_90a"

@@ -180,7 +180,7 @@ void expect_right(const Exec& exec, Case& c) {
 }
 
 TEST(Attention, MatchesThePlainComputation) {
-  for (const Exec& exec : test::all_execs())
+  for (const Exec& exec : test::cpu_execs())
     for (DType dtype : kDTypes)
       for (const Sizes& s : kSizes) {
         Case c(s, dtype);
@@ -205,7 +205,7 @@ TEST(Attention, LargeScoresDoNotOverflow) {
 }
 
 TEST(Attention, LseMayBeLeftOut) {
-  for (const Exec& exec : test::all_execs()) {
+  for (const Exec& exec : test::cpu_execs()) {
     Case with({2, 65, 2, 1, 16, true}, DType::kF32), without(with.s, with.dtype);
     run_with_workspace(exec, with.forward());
     AttentionForward args = without.forward();
@@ -217,7 +217,7 @@ TEST(Attention, LseMayBeLeftOut) {
 }
 
 TEST(Attention, RepeatedCallsGiveTheSameBits) {
-  for (const Exec& exec : test::all_execs())
+  for (const Exec& exec : test::cpu_execs())
     for (DType dtype : kDTypes)
       for (Sizes s : {Sizes{1, 200, 4, 1, 31, true}, Sizes{3, 127, 4, 4, 32, true}}) {
         Case first(s, dtype), again(s, dtype);
@@ -231,7 +231,7 @@ TEST(Attention, RepeatedCallsGiveTheSameBits) {
 
 // A query's output must not change when later tokens do.
 TEST(Attention, LaterTokensDoNotMatter) {
-  for (const Exec& exec : test::all_execs()) {
+  for (const Exec& exec : test::cpu_execs()) {
     Case c({1, 100, 2, 1, 16, true}, DType::kF32), changed(c.s, c.dtype);
     int64_t from = 70;
     for (int64_t i = from * c.qkv.stride; i < c.qkv.arrays[0].size(); ++i) changed.qkv.arrays[0].set(i, 1e3 + i);

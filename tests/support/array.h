@@ -1,4 +1,5 @@
 // Typed test arrays: values held in a dtype, seen as doubles, guarded at both ends and poisoned with NaN until written.
+// Every device of the tests can use them.
 #pragma once
 
 #include <cmath>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "kernels/base/dtype.h"
+#include "tests/support/device.h"
 
 namespace xce::test {
 
@@ -72,7 +74,7 @@ class Array {
   }
   DType dtype_;
   int64_t n_;
-  std::vector<unsigned char> bytes_;
+  Vector<unsigned char> bytes_;
 };
 
 }  // namespace xce::test

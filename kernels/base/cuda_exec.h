@@ -1,0 +1,45 @@
+// The CUDA device as ops see it. Plain C++: nothing here needs CUDA installed; the implementation is
+// kernels/cuda/device.cu.
+#pragma once
+
+#include <memory>
+
+struct CUstream_st;  // cudaStream_t points to it
+
+namespace xce {
+
+namespace cuda {
+class GemmPlans;
+}
+
+// Enqueues an op on `stream` and returns at once. Cheap to copy; borrowed from a CudaDevice, which has to outlive it.
+// Every launch may be captured into a graph in global mode once the same call has run eagerly (that loads the kernels
+// and chooses the GEMM's algorithm); the graph must not outlive the CudaDevice.
+struct CudaExec {
+  CUstream_st* stream;
+  cuda::GemmPlans* gemm_plans;  // cuBLASLt's handle, the algorithm of each shape and their scratch
+  int device;
+  int sm_count;
+  int cc_major, cc_minor;  // compute capability
+};
+
+// A device with one stream and what the ops on that stream share. GEMM scratch belongs to the stream's order: work that
+// is to run concurrently needs a CudaDevice of its own.
+class CudaDevice {
+ public:
+  explicit CudaDevice(
+      int index);  // makes the device current for the calling thread; Error(kRuntime) when there is none
+  ~CudaDevice();
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+
+  static int count();  // usable devices; 0 without a driver
+  CudaExec exec() const;
+  void synchronize() const;  // waits for the stream; Error(kRuntime) with what went wrong there
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace xce

@@ -1,0 +1,96 @@
+// Words of CUDA kernels' inner loops: loads and stores of N elements in as few 16-byte accesses as they need,
+// arithmetic type and rounding of each dtype, and the grid-stride loop over vectors with its tail.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "kernels/base/dtype.h"
+
+namespace xce::cuda {
+
+// x as the type that arithmetic on it uses: float for Bf16 and float, double for double.
+__device__ inline float widen(Bf16 x) {
+  return __uint_as_float(static_cast<uint32_t>(x.bits) << 16);
+}
+__device__ inline float widen(float x) {
+  return x;
+}
+__device__ inline double widen(double x) {
+  return x;
+}
+// The nearest T, ties to even.
+template <class T>
+__device__ inline T narrow(Accum<T> x) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    Bf16 y;
+    y.bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+    return y;
+  } else {
+    return x;
+  }
+}
+
+// x in another dtype, rounded to nearest even once.
+template <class To, class From>
+__device__ inline To rounded(From x) {
+  if constexpr (std::is_same_v<To, From>) {
+    return x;
+  } else if constexpr (std::is_same_v<To, Bf16> && std::is_same_v<From, double>) {
+    // Round to odd in between: the last bit of the float keeps what was cut off, so that no tie arises.
+    float y = __double2float_rz(x);
+    if (static_cast<double>(y) != x) y = __uint_as_float(__float_as_uint(y) | 1u);
+    return narrow<Bf16>(y);
+  } else {
+    return narrow<To>(static_cast<Accum<To>>(widen(x)));
+  }
+}
+
+template <class T, int N>
+struct Vec {
+  T at[N];
+};
+
+template <class T, int N>
+using Word = std::conditional_t<
+    sizeof(T) * N % 16 == 0, uint4,
+    std::conditional_t<sizeof(T) * N == 8, uint2, std::conditional_t<sizeof(T) * N == 4, uint32_t, T>>>;
+
+// p[0 .. N), p aligned to 16 bytes or to the N elements, whichever is less.
+template <int N, class T>
+__device__ inline Vec<T, N> load(const T* p) {
+  using W = Word<T, N>;
+  Vec<T, N> v;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(v) / sizeof(W)); ++i) {
+    W word = reinterpret_cast<const W*>(p)[i];
+    memcpy(reinterpret_cast<char*>(&v) + i * sizeof(W), &word, sizeof(W));
+  }
+  return v;
+}
+template <int N, class T>
+__device__ inline void store(T* p, const Vec<T, N>& v) {
+  using W = Word<T, N>;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(v) / sizeof(W)); ++i) {
+    W word;
+    memcpy(&word, reinterpret_cast<const char*>(&v) + i * sizeof(W), sizeof(W));
+    reinterpret_cast<W*>(p)[i] = word;
+  }
+}
+
+// f(std::integral_constant<int, N>, i) for each vector of N elements of [0, n), then f(<1>, i) for each of the rest;
+// every i by one thread of the grid.
+template <int N, class F>
+__device__ inline void for_each_vector(int64_t n, F&& f) {
+  const int64_t thread = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  const int64_t threads = gridDim.x * static_cast<int64_t>(blockDim.x);
+  for (int64_t v = thread; v < n / N; v += threads) f(std::integral_constant<int, N>{}, v * N);
+  if constexpr (N > 1)
+    for (int64_t i = n / N * N + thread; i < n; i += threads) f(std::integral_constant<int, 1>{}, i);
+}
+
+}  // namespace xce::cuda
