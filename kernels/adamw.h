@@ -1,7 +1,8 @@
 // AdamW (Loshchilov & Hutter 2019) over a flat arena. With t = state->updates (already counting this update), g the
 // gradient times state->grad_scale:  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;
 //   w -= lr * (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + decay * w).
-// state->apply == 0 leaves every array bit for bit as it was.
+// state->apply == 0 leaves every array bit for bit as it was. An update with t < 1 is an Error on the CPU; a GPU, whose
+// host does not read the state, leaves every array as it was.
 #pragma once
 
 #include <cstdint>
@@ -27,5 +28,9 @@ struct AdamW {
 };
 
 void launch(const CpuExec& exec, const AdamW& args);
+void launch(const CudaExec& exec, const AdamW& args);
+
+// Error(kRuntime) that names the field at fault; both launches begin with it.
+void check_args(const AdamW& args);
 
 }  // namespace xce

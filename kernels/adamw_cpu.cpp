@@ -55,7 +55,9 @@ void update(const AdamW& args, const Scalars<Accum<T>>& s, int64_t at, int64_t n
   }
 }
 
-void check(const AdamW& args) {
+}  // namespace
+
+void check_args(const AdamW& args) {
   XCE_CHECK(args.state, "AdamW.state not null", "null");
   XCE_CHECK(args.n >= 0, "AdamW.n >= 0", args.n);
   XCE_CHECK(args.n == 0 || (args.master && args.m && args.v && args.grad && args.decay),
@@ -65,10 +67,8 @@ void check(const AdamW& args) {
   XCE_CHECK(args.eps >= 0, "AdamW.eps >= 0", args.eps);
 }
 
-}  // namespace
-
 void launch(const CpuExec& exec, const AdamW& args) {
-  check(args);
+  check_args(args);
   if (!args.state->apply) return;
   XCE_CHECK(args.state->updates >= 1, "AdamW.state->updates >= 1 (this update counted)", args.state->updates);
   const int64_t blocks = (args.n + AdamW::kBlock - 1) / AdamW::kBlock;

@@ -31,5 +31,13 @@ struct Fill {
 void launch(const CpuExec& exec, const Add& args);
 void launch(const CpuExec& exec, const Convert& args);
 void launch(const CpuExec& exec, const Fill& args);
+void launch(const CudaExec& exec, const Add& args);
+void launch(const CudaExec& exec, const Convert& args);
+void launch(const CudaExec& exec, const Fill& args);
+
+// Error(kRuntime) that names the field at fault; both launches begin with it.
+void check_args(const Add& args);
+void check_args(const Convert& args);
+void check_args(const Fill& args);
 
 }  // namespace xce

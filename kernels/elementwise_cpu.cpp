@@ -44,9 +44,25 @@ void convert(const From* x, To* y, int64_t n) {
 
 }  // namespace
 
-void launch(const CpuExec& exec, const Add& args) {
+void check_args(const Add& args) {
   XCE_CHECK(args.n >= 0, "Add.n >= 0", args.n);
   XCE_CHECK(args.n == 0 || (args.a && args.b && args.y), "Add.a, .b and .y not null", "null");
+}
+
+void check_args(const Convert& args) {
+  XCE_CHECK(args.n >= 0, "Convert.n >= 0", args.n);
+  XCE_CHECK(args.n == 0 || (args.x && args.y), "Convert.x and .y not null", "null");
+  XCE_CHECK(args.x != args.y || args.n == 0 || size_of(args.from) == size_of(args.to),
+            "Convert.x other than .y when the sizes differ", name_of(args.to));
+}
+
+void check_args(const Fill& args) {
+  XCE_CHECK(args.n >= 0, "Fill.n >= 0", args.n);
+  XCE_CHECK(args.n == 0 || args.y, "Fill.y not null", "null");
+}
+
+void launch(const CpuExec& exec, const Add& args) {
+  check_args(args);
   visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) {
     parallel_for(exec, args.n, cpu::kGrain, [&](int64_t begin, int64_t end, int) {
       add(static_cast<const T*>(args.a) + begin, static_cast<const T*>(args.b) + begin, static_cast<T*>(args.y) + begin,
@@ -56,10 +72,7 @@ void launch(const CpuExec& exec, const Add& args) {
 }
 
 void launch(const CpuExec& exec, const Convert& args) {
-  XCE_CHECK(args.n >= 0, "Convert.n >= 0", args.n);
-  XCE_CHECK(args.n == 0 || (args.x && args.y), "Convert.x and .y not null", "null");
-  XCE_CHECK(args.x != args.y || args.n == 0 || size_of(args.from) == size_of(args.to),
-            "Convert.x other than .y when the sizes differ", name_of(args.to));
+  check_args(args);
   visit_dtype(args.from, [&]<class From>(std::type_identity<From>) {
     visit_dtype(args.to, [&]<class To>(std::type_identity<To>) {
       parallel_for(exec, args.n, cpu::kGrain, [&](int64_t begin, int64_t end, int) {
@@ -70,8 +83,7 @@ void launch(const CpuExec& exec, const Convert& args) {
 }
 
 void launch(const CpuExec& exec, const Fill& args) {
-  XCE_CHECK(args.n >= 0, "Fill.n >= 0", args.n);
-  XCE_CHECK(args.n == 0 || args.y, "Fill.y not null", "null");
+  check_args(args);
   visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) {
     const T value = rounded<T>(args.value);
     parallel_for(exec, args.n, cpu::kGrain, [&](int64_t begin, int64_t end, int) {

@@ -15,7 +15,7 @@ struct EmbeddingForward {
   int64_t rows, vocab, hidden;
   DType dtype;
 };
-// Sums each token's rows in row order: the same bits for any number of threads.
+// Sums each token's rows in row order: the same bits for any number of threads and in every run.
 struct EmbeddingBackward {
   const void* dy;         // (rows, hidden) dtype
   const int32_t* tokens;  // (rows); ids outside [0, vocab) add nothing
@@ -27,5 +27,11 @@ struct EmbeddingBackward {
 
 void launch(const CpuExec& exec, const EmbeddingForward& args);
 void launch(const CpuExec& exec, const EmbeddingBackward& args);
+void launch(const CudaExec& exec, const EmbeddingForward& args);
+void launch(const CudaExec& exec, const EmbeddingBackward& args);
+
+// Error(kRuntime) that names the field at fault; both launches begin with it.
+void check_args(const EmbeddingForward& args);
+void check_args(const EmbeddingBackward& args);
 
 }  // namespace xce

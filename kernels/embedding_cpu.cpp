@@ -33,12 +33,24 @@ void add_columns(const EmbeddingBackward& args, Range columns) {
 
 }  // namespace
 
-void launch(const CpuExec& exec, const EmbeddingForward& args) {
+void check_args(const EmbeddingForward& args) {
   XCE_CHECK(args.rows >= 0, "EmbeddingForward.rows >= 0", args.rows);
   XCE_CHECK(args.vocab >= 1, "EmbeddingForward.vocab >= 1", args.vocab);
   XCE_CHECK(args.hidden >= 1, "EmbeddingForward.hidden >= 1", args.hidden);
   XCE_CHECK(args.rows == 0 || (args.weight && args.tokens && args.y),
             "EmbeddingForward.weight, .tokens and .y not null", "null");
+}
+
+void check_args(const EmbeddingBackward& args) {
+  XCE_CHECK(args.rows >= 0, "EmbeddingBackward.rows >= 0", args.rows);
+  XCE_CHECK(args.vocab >= 1, "EmbeddingBackward.vocab >= 1", args.vocab);
+  XCE_CHECK(args.hidden >= 1, "EmbeddingBackward.hidden >= 1", args.hidden);
+  XCE_CHECK(args.dweight, "EmbeddingBackward.dweight not null", "null");
+  XCE_CHECK(args.rows == 0 || (args.dy && args.tokens), "EmbeddingBackward.dy and .tokens not null", "null");
+}
+
+void launch(const CpuExec& exec, const EmbeddingForward& args) {
+  check_args(args);
   const size_t row_bytes = args.hidden * size_of(args.dtype);
   const char* weight = static_cast<const char*>(args.weight);
   char* y = static_cast<char*>(args.y);
@@ -54,11 +66,7 @@ void launch(const CpuExec& exec, const EmbeddingForward& args) {
 }
 
 void launch(const CpuExec& exec, const EmbeddingBackward& args) {
-  XCE_CHECK(args.rows >= 0, "EmbeddingBackward.rows >= 0", args.rows);
-  XCE_CHECK(args.vocab >= 1, "EmbeddingBackward.vocab >= 1", args.vocab);
-  XCE_CHECK(args.hidden >= 1, "EmbeddingBackward.hidden >= 1", args.hidden);
-  XCE_CHECK(args.dweight, "EmbeddingBackward.dweight not null", "null");
-  XCE_CHECK(args.rows == 0 || (args.dy && args.tokens), "EmbeddingBackward.dy and .tokens not null", "null");
+  check_args(args);
   const int64_t work_rows = args.rows + (args.accumulate ? 0 : args.vocab);
   const int64_t blocks = (args.hidden + kColumns - 1) / kColumns;
   visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) {

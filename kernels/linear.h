@@ -38,5 +38,13 @@ void launch(const CpuExec& exec, const LinearForward& args);
 void launch(const CpuExec& exec, const LinearBackward& args);
 size_t workspace_bytes(const CpuExec& exec, const LinearForward& args);
 size_t workspace_bytes(const CpuExec& exec, const LinearBackward& args);
+void launch(const CudaExec& exec, const LinearForward& args);
+void launch(const CudaExec& exec, const LinearBackward& args);
+size_t workspace_bytes(const CudaExec& exec, const LinearForward& args);
+size_t workspace_bytes(const CudaExec& exec, const LinearBackward& args);
+
+// Error(kRuntime) that names the field at fault; both launches begin with it.
+void check_args(const LinearForward& args, size_t needed_workspace_bytes);
+void check_args(const LinearBackward& args, size_t needed_workspace_bytes);
 
 }  // namespace xce

@@ -135,12 +135,11 @@ size_t scratch_bytes(const CpuExec& exec, DType dtype) {
 }
 
 template <class Args>
-void check(const CpuExec& exec, const Args& args, const char* name) {
+void check_sizes(const Args& args, size_t need, const char* name) {
   constexpr int64_t kMaxLd = std::numeric_limits<int32_t>::max();
   XCE_CHECK(args.rows >= 0, str(name, ".rows >= 0"), args.rows);
   XCE_CHECK(args.in >= 1 && args.in <= kMaxLd, str(name, ".in in [1, 2^31)"), args.in);
   XCE_CHECK(args.out >= 1 && args.out <= kMaxLd, str(name, ".out in [1, 2^31)"), args.out);
-  size_t need = scratch_bytes(exec, args.dtype);
   XCE_CHECK(need == 0 || args.workspace, str(name, ".workspace not null"), "null");
   XCE_CHECK(args.workspace_size_bytes >= need, str(name, ".workspace_size_bytes >= ", need), args.workspace_size_bytes);
 }
@@ -182,21 +181,29 @@ size_t workspace_bytes(const CpuExec& exec, const LinearBackward& args) {
   return scratch_bytes(exec, args.dtype);
 }
 
+void check_args(const LinearForward& args, size_t needed_workspace_bytes) {
+  check_sizes(args, needed_workspace_bytes, "LinearForward");
+  XCE_CHECK(args.x || args.rows == 0, "LinearForward.x not null", "null");
+  XCE_CHECK(args.weight || args.rows == 0, "LinearForward.weight not null", "null");
+  XCE_CHECK(args.y || args.rows == 0, "LinearForward.y not null", "null");
+}
+
+void check_args(const LinearBackward& args, size_t needed_workspace_bytes) {
+  check_sizes(args, needed_workspace_bytes, "LinearBackward");
+  XCE_CHECK(args.dy || args.rows == 0, "LinearBackward.dy not null", "null");
+  XCE_CHECK(!args.dx || args.weight, "LinearBackward.weight not null when dx is wanted", "null");
+  XCE_CHECK(!args.dweight || args.x || args.rows == 0, "LinearBackward.x not null when dweight is wanted", "null");
+}
+
 void launch(const CpuExec& exec, const LinearForward& args) {
-  check(exec, args, "LinearForward");
+  check_args(args, workspace_bytes(exec, args));
   if (args.rows == 0) return;
-  XCE_CHECK(args.x, "LinearForward.x not null", "null");
-  XCE_CHECK(args.weight, "LinearForward.weight not null", "null");
-  XCE_CHECK(args.y, "LinearForward.y not null", "null");
   visit_dtype(args.dtype,
               [&]<class T>(std::type_identity<T>) { compute_all(exec, args.workspace, forward_product<T>(args)); });
 }
 
 void launch(const CpuExec& exec, const LinearBackward& args) {
-  check(exec, args, "LinearBackward");
-  XCE_CHECK(args.dy || args.rows == 0, "LinearBackward.dy not null", "null");
-  XCE_CHECK(!args.dx || args.weight, "LinearBackward.weight not null when dx is wanted", "null");
-  XCE_CHECK(!args.dweight || args.x || args.rows == 0, "LinearBackward.x not null when dweight is wanted", "null");
+  check_args(args, workspace_bytes(exec, args));
   visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) {
     if (args.dx && args.dweight)
       compute_all(exec, args.workspace, dx_product<T>(args), dweight_product<T>(args));

@@ -22,5 +22,10 @@ struct Norm2 {
 
 void launch(const CpuExec& exec, const Norm2& args);
 size_t workspace_bytes(const CpuExec& exec, const Norm2& args);
+void launch(const CudaExec& exec, const Norm2& args);
+size_t workspace_bytes(const CudaExec& exec, const Norm2& args);
+
+// Error(kRuntime) that names the field at fault; both launches begin with it.
+void check_args(const Norm2& args, size_t needed_workspace_bytes);
 
 }  // namespace xce

@@ -35,12 +35,16 @@ size_t workspace_bytes(const CpuExec&, const Norm2& args) {
   return carver.used_bytes();
 }
 
-void launch(const CpuExec& exec, const Norm2& args) {
+void check_args(const Norm2& args, size_t needed_workspace_bytes) {
   XCE_CHECK(args.n >= 0, "Norm2.n >= 0", args.n);
   XCE_CHECK(args.out, "Norm2.out not null", "null");
   XCE_CHECK(args.n == 0 || (args.x && args.workspace), "Norm2.x and .workspace not null", "null");
-  XCE_CHECK(args.workspace_size_bytes >= workspace_bytes(exec, args),
-            str("Norm2.workspace_size_bytes >= ", workspace_bytes(exec, args)), args.workspace_size_bytes);
+  XCE_CHECK(args.workspace_size_bytes >= needed_workspace_bytes,
+            str("Norm2.workspace_size_bytes >= ", needed_workspace_bytes), args.workspace_size_bytes);
+}
+
+void launch(const CpuExec& exec, const Norm2& args) {
+  check_args(args, workspace_bytes(exec, args));
   const int64_t blocks = block_count(args.n);
   double* sums = Carver(args.workspace).take<double>(blocks);
   visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) {

@@ -26,7 +26,7 @@ struct RmsNormBackward {
   const void* dy;      // (rows, cols) dtype
   void* dx;            // (rows, cols) dtype, out or, with accumulate_dx, in and out; may be dy
   void* dweight;       // (cols) accum_dtype(dtype), overwritten or, with accumulate_dweight, added to
-  void* workspace;     // workspace_bytes(exec, args): one partial dweight per thread, summed in thread order
+  void* workspace;     // workspace_bytes(exec, args): one partial dweight per thread or block, summed in their order
   size_t workspace_size_bytes;
   int64_t rows, cols;
   DType dtype;
@@ -37,5 +37,12 @@ struct RmsNormBackward {
 void launch(const CpuExec& exec, const RmsNormForward& args);
 void launch(const CpuExec& exec, const RmsNormBackward& args);
 size_t workspace_bytes(const CpuExec& exec, const RmsNormBackward& args);
+void launch(const CudaExec& exec, const RmsNormForward& args);
+void launch(const CudaExec& exec, const RmsNormBackward& args);
+size_t workspace_bytes(const CudaExec& exec, const RmsNormBackward& args);
+
+// Error(kRuntime) that names the field at fault; both launches begin with it.
+void check_args(const RmsNormForward& args);
+void check_args(const RmsNormBackward& args, size_t needed_workspace_bytes);
 
 }  // namespace xce

@@ -67,23 +67,27 @@ void backward_rows(const RmsNormBackward& args, Range rows, Accum<T>* dweight) {
   }
 }
 
-void check(const CpuExec& exec, const RmsNormBackward& args) {
+}  // namespace
+
+void check_args(const RmsNormForward& args) {
+  XCE_CHECK(args.rows >= 0, "RmsNormForward.rows >= 0", args.rows);
+  XCE_CHECK(args.cols >= 1, "RmsNormForward.cols >= 1", args.cols);
+  XCE_CHECK(args.rows == 0 || (args.x && args.weight && args.y), "RmsNormForward.x, .weight and .y not null", "null");
+}
+
+void check_args(const RmsNormBackward& args, size_t needed_workspace_bytes) {
   XCE_CHECK(args.rows >= 0, "RmsNormBackward.rows >= 0", args.rows);
   XCE_CHECK(args.cols >= 1, "RmsNormBackward.cols >= 1", args.cols);
   XCE_CHECK(args.dweight, "RmsNormBackward.dweight not null", "null");
   XCE_CHECK(args.workspace, "RmsNormBackward.workspace not null", "null");
-  XCE_CHECK(args.workspace_size_bytes >= workspace_bytes(exec, args),
-            str("RmsNormBackward.workspace_size_bytes >= ", workspace_bytes(exec, args)), args.workspace_size_bytes);
+  XCE_CHECK(args.workspace_size_bytes >= needed_workspace_bytes,
+            str("RmsNormBackward.workspace_size_bytes >= ", needed_workspace_bytes), args.workspace_size_bytes);
   XCE_CHECK(args.rows == 0 || (args.x && args.weight && args.rstd && args.dy && args.dx),
             "RmsNormBackward.x, .weight, .rstd, .dy and .dx not null", "null");
 }
 
-}  // namespace
-
 void launch(const CpuExec& exec, const RmsNormForward& args) {
-  XCE_CHECK(args.rows >= 0, "RmsNormForward.rows >= 0", args.rows);
-  XCE_CHECK(args.cols >= 1, "RmsNormForward.cols >= 1", args.cols);
-  XCE_CHECK(args.rows == 0 || (args.x && args.weight && args.y), "RmsNormForward.x, .weight and .y not null", "null");
+  check_args(args);
   visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) {
     const T *x = static_cast<const T*>(args.x), *weight = static_cast<const T*>(args.weight);
     T* y = static_cast<T*>(args.y);
@@ -103,7 +107,7 @@ size_t workspace_bytes(const CpuExec& exec, const RmsNormBackward& args) {
 }
 
 void launch(const CpuExec& exec, const RmsNormBackward& args) {
-  check(exec, args);
+  check_args(args, workspace_bytes(exec, args));
   visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) {
     using A = Accum<T>;
     const int64_t cols = args.cols;

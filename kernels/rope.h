@@ -21,6 +21,10 @@ struct Rope {
 };
 
 void launch(const CpuExec& exec, const Rope& args);
+void launch(const CudaExec& exec, const Rope& args);
+
+// Error(kRuntime) that names the field at fault; both launches begin with it.
+void check_args(const Rope& args);
 
 // Llama 3's frequency scaling (rope_type "llama3" in config.json).
 struct RopeScaling {

@@ -35,7 +35,7 @@ double scaled_frequency(double frequency, const RopeScaling& scaling) {
 
 }  // namespace
 
-void launch(const CpuExec& exec, const Rope& args) {
+void check_args(const Rope& args) {
   XCE_CHECK(args.rows >= 0, "Rope.rows >= 0", args.rows);
   XCE_CHECK(args.seq_len >= 1, "Rope.seq_len >= 1", args.seq_len);
   XCE_CHECK(args.heads >= 1, "Rope.heads >= 1", args.heads);
@@ -43,6 +43,10 @@ void launch(const CpuExec& exec, const Rope& args) {
   XCE_CHECK(args.row_stride >= args.heads * args.head_dim,
             str("Rope.row_stride >= heads * head_dim = ", args.heads * args.head_dim), args.row_stride);
   XCE_CHECK(args.rows == 0 || (args.x && args.table), "Rope.x and .table not null", "null");
+}
+
+void launch(const CpuExec& exec, const Rope& args) {
+  check_args(args);
   visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) {
     using A = Accum<T>;
     T* x = static_cast<T*>(args.x);

@@ -3,9 +3,12 @@
 // StepState.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <numbers>
 
 #include "kernels/base/exec.h"
+#include "kernels/base/host_device.h"
 
 namespace xce {
 
@@ -33,7 +36,17 @@ struct Schedule {
   double lr = 1e-3, min_lr = 0;
   int64_t warmup = 0, decay = 0, total = 1;
 };
-double learning_rate(const Schedule& schedule, int64_t update);
+XCE_HOST_DEVICE inline double learning_rate(const Schedule& s, int64_t update) {
+  if (update < s.warmup) return s.lr * static_cast<double>(update + 1) / static_cast<double>(s.warmup);
+  if (s.kind == ScheduleKind::kConstant) return s.lr;
+  int64_t begin = s.warmup;
+  if (s.kind == ScheduleKind::kWsd && s.total - s.decay > begin) begin = s.total - s.decay;
+  if (update < begin) return s.lr;
+  if (update >= s.total) return s.min_lr;
+  double done = static_cast<double>(update - begin) / static_cast<double>(s.total - begin);
+  double left = s.kind == ScheduleKind::kCosine ? 0.5 * (1 + std::cos(std::numbers::pi * done)) : 1 - done;
+  return s.min_lr + (s.lr - s.min_lr) * left;
+}
 
 struct StepControl {
   const double* loss;   // () the step's mean loss
@@ -43,6 +56,25 @@ struct StepControl {
   double max_norm = 0;  // clip the norm to this; 0: no clipping
 };
 
+// What a launch does, on either device: a step counts as applied when its loss and its gradient norm are finite.
+XCE_HOST_DEVICE inline void advance(const StepControl& args) {
+  StepState& state = *args.state;
+  state.loss = *args.loss;
+  state.grad_norm = std::sqrt(*args.norm2);
+  state.lr = learning_rate(args.schedule, state.updates);
+  bool finite = std::isfinite(state.loss) && std::isfinite(state.grad_norm);
+  bool clip = args.max_norm > 0 && state.grad_norm > args.max_norm;
+  state.grad_scale = finite && clip ? args.max_norm / state.grad_norm : 1.0;
+  state.apply = finite;
+  state.step += 1;
+  state.updates += finite;
+  state.skipped += !finite;
+}
+
 void launch(const CpuExec& exec, const StepControl& args);
+void launch(const CudaExec& exec, const StepControl& args);
+
+// Error(kRuntime) that names the field at fault; both launches begin with it.
+void check_args(const StepControl& args);
 
 }  // namespace xce

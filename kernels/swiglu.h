@@ -24,5 +24,11 @@ struct SwigluBackward {
 
 void launch(const CpuExec& exec, const SwigluForward& args);
 void launch(const CpuExec& exec, const SwigluBackward& args);
+void launch(const CudaExec& exec, const SwigluForward& args);
+void launch(const CudaExec& exec, const SwigluBackward& args);
+
+// Error(kRuntime) that names the field at fault; both launches begin with it.
+void check_args(const SwigluForward& args);
+void check_args(const SwigluBackward& args);
 
 }  // namespace xce

@@ -31,10 +31,21 @@ void backward_row(const T* gate_up, const T* dy, T* dgate_up, int64_t cols) {
 
 }  // namespace
 
-void launch(const CpuExec& exec, const SwigluForward& args) {
+void check_args(const SwigluForward& args) {
   XCE_CHECK(args.rows >= 0, "SwigluForward.rows >= 0", args.rows);
   XCE_CHECK(args.cols >= 1, "SwigluForward.cols >= 1", args.cols);
   XCE_CHECK(args.rows == 0 || (args.gate_up && args.y), "SwigluForward.gate_up and .y not null", "null");
+}
+
+void check_args(const SwigluBackward& args) {
+  XCE_CHECK(args.rows >= 0, "SwigluBackward.rows >= 0", args.rows);
+  XCE_CHECK(args.cols >= 1, "SwigluBackward.cols >= 1", args.cols);
+  XCE_CHECK(args.rows == 0 || (args.gate_up && args.dy && args.dgate_up),
+            "SwigluBackward.gate_up, .dy and .dgate_up not null", "null");
+}
+
+void launch(const CpuExec& exec, const SwigluForward& args) {
+  check_args(args);
   visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) {
     parallel_for(exec, args.rows, cpu::row_grain(args.cols), [&](int64_t begin, int64_t end, int) {
       for (int64_t r = begin; r < end; ++r)
@@ -45,10 +56,7 @@ void launch(const CpuExec& exec, const SwigluForward& args) {
 }
 
 void launch(const CpuExec& exec, const SwigluBackward& args) {
-  XCE_CHECK(args.rows >= 0, "SwigluBackward.rows >= 0", args.rows);
-  XCE_CHECK(args.cols >= 1, "SwigluBackward.cols >= 1", args.cols);
-  XCE_CHECK(args.rows == 0 || (args.gate_up && args.dy && args.dgate_up),
-            "SwigluBackward.gate_up, .dy and .dgate_up not null", "null");
+  check_args(args);
   visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) {
     parallel_for(exec, args.rows, cpu::row_grain(args.cols), [&](int64_t begin, int64_t end, int) {
       for (int64_t r = begin; r < end; ++r)

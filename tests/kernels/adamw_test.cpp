@@ -21,7 +21,7 @@ constexpr double kBeta1 = 0.8, kBeta2 = 0.9, kEps = 1e-6;
 
 struct Arena {
   Array master, m, v, compute;
-  std::vector<float> decay;
+  test::Vector<float> decay;
   Arena(DType dtype, int64_t n)
       : master(Array::normal(accum_dtype(dtype), n, 1)),
         m(Array::filled(accum_dtype(dtype), n, 0)),
@@ -38,9 +38,10 @@ Array gradient(DType dtype, int64_t n, int step) {
 }
 
 void update(const Exec& exec, Arena& arena, const Array& grad, const StepState& state, bool with_compute) {
+  test::Vector<StepState> on_device{state};
   run(exec, AdamW{arena.master.data(), arena.m.data(), arena.v.data(), grad.data(),
-                  with_compute ? arena.compute.data() : nullptr, arena.decay.data(), &state, arena.master.size(),
-                  arena.compute.dtype(), kBeta1, kBeta2, kEps});
+                  with_compute ? arena.compute.data() : nullptr, arena.decay.data(), on_device.data(),
+                  arena.master.size(), arena.compute.dtype(), kBeta1, kBeta2, kEps});
 }
 
 struct Step {
@@ -97,20 +98,21 @@ TEST(AdamW, FollowsTheReferenceOverSeveralSteps) {
 
 // The weights barely move in one step, so their change is compared too: a missing update or decay cannot hide in it.
 TEST(AdamW, FirstStepMovesByTheFormula) {
-  for (DType dtype : kDTypes) {
-    const int64_t n = 300;
-    Arena arena(dtype, n);
-    std::vector<double> before = arena.master.values(), moved(n), want(n);
-    Array grad = gradient(dtype, n, 1);
-    update(test::cpu_exec(3), arena, grad, state_of({1e-2, 0.5}, 1), false);
-    for (int64_t i = 0; i < n; ++i) {
-      Weight weight{before[i]};
-      weight.update(grad[i], arena.decay[i / AdamW::kBlock], {1e-2, 0.5}, 1);
-      moved[i] = arena.master[i] - before[i];
-      want[i] = weight.w - before[i];
+  for (DType dtype : kDTypes)
+    for (const Exec& exec : test::all_execs()) {
+      const int64_t n = 300;
+      Arena arena(dtype, n);
+      std::vector<double> before = arena.master.values(), moved(n), want(n);
+      Array grad = gradient(dtype, n, 1);
+      update(exec, arena, grad, state_of({1e-2, 0.5}, 1), false);
+      for (int64_t i = 0; i < n; ++i) {
+        Weight weight{before[i]};
+        weight.update(grad[i], arena.decay[i / AdamW::kBlock], {1e-2, 0.5}, 1);
+        moved[i] = arena.master[i] - before[i];
+        want[i] = weight.w - before[i];
+      }
+      EXPECT_LE(test::relative_l2(moved, want), dtype == DType::kF64 ? 1e-12 : 1e-5) << name_of(dtype);
     }
-    EXPECT_LE(test::relative_l2(moved, want), dtype == DType::kF64 ? 1e-12 : 1e-5) << name_of(dtype);
-  }
 }
 
 TEST(AdamW, ComputeCopyIsTheRoundedMasterAndOptional) {
@@ -158,10 +160,12 @@ TEST(AdamW, HasTheSameBitsForAnyNumberOfThreads) {
 }
 
 TEST(AdamW, ZeroGradientAndMomentsOnlyDecay) {
-  Arena arena(DType::kF64, 64);
-  std::vector<double> before = arena.master.values();
-  update(test::cpu_exec(1), arena, Array::filled(DType::kF64, 64, 0), state_of({0.5, 1.0}, 1), true);
-  for (int64_t i = 0; i < 64; ++i) EXPECT_NEAR(arena.master[i], before[i] * (1 - 0.5 * 0.125), 1e-15);
+  for (const Exec& exec : test::all_execs()) {
+    Arena arena(DType::kF64, 64);
+    std::vector<double> before = arena.master.values();
+    update(exec, arena, Array::filled(DType::kF64, 64, 0), state_of({0.5, 1.0}, 1), true);
+    for (int64_t i = 0; i < 64; ++i) EXPECT_NEAR(arena.master[i], before[i] * (1 - 0.5 * 0.125), 1e-15);
+  }
 }
 
 TEST(AdamW, RejectsBadArguments) {

@@ -73,21 +73,29 @@ TEST(Elementwise, ConvertFromFp64RoundsOnce) {
   const double up = 1 + std::ldexp(1.0, -7), two_up = 1 + std::ldexp(1.0, -6);
   const double want[] = {1, up, 1, -up, two_up, up, two_up, std::numeric_limits<double>::infinity()};
   for (int i = 0; i < 8; ++i) x.set(i, values[i]);
-  run(test::cpu_exec(1), Convert{x.data(), y.data(), 8, DType::kF64, DType::kBf16});
-  for (int i = 0; i < 8; ++i) EXPECT_EQ(y[i], want[i]) << i;
+  for (const Exec& exec : test::all_execs()) {
+    run(exec, Convert{x.data(), y.data(), 8, DType::kF64, DType::kBf16});
+    for (int i = 0; i < 8; ++i) EXPECT_EQ(y[i], want[i]) << i;
+    y = Array(DType::kBf16, 8);
+    for (int i = 0; i < 7; ++i) {
+      run(exec, Fill{y.data(), 8, DType::kBf16, values[i]});
+      EXPECT_EQ(y[7], want[i]) << i;
+    }
+  }
 }
 
 TEST(Elementwise, ConvertKeepsNanAndInfinity) {
   const double inf = std::numeric_limits<double>::infinity();
   for (DType from : kDTypes)
-    for (DType to : kDTypes) {
-      Array x(from, 3), y = Array::filled(to, 3, 1.0);
-      x.set(1, inf), x.set(2, -inf);
-      run(test::cpu_exec(1), Convert{x.data(), y.data(), 3, from, to});
-      EXPECT_TRUE(std::isnan(y[0]));
-      EXPECT_EQ(y[1], inf);
-      EXPECT_EQ(y[2], -inf);
-    }
+    for (DType to : kDTypes)
+      for (const Exec& exec : test::all_execs()) {
+        Array x(from, 3), y = Array::filled(to, 3, 1.0);
+        x.set(1, inf), x.set(2, -inf);
+        run(exec, Convert{x.data(), y.data(), 3, from, to});
+        EXPECT_TRUE(std::isnan(y[0]));
+        EXPECT_EQ(y[1], inf);
+        EXPECT_EQ(y[2], -inf);
+      }
 }
 
 TEST(Elementwise, FillWritesTheRoundedValue) {

@@ -24,9 +24,9 @@ struct Shape {
 const Shape kShapes[] = {{0, 5}, {1, 1}, {7, 31}, {31, 7}, {127, 33}, {300, 128}, {1025, 40}};
 
 // Ids with many repeats; every 11th lies outside the vocabulary.
-std::vector<int32_t> tokens_of(int64_t rows) {
+test::Vector<int32_t> tokens_of(int64_t rows) {
   std::mt19937 gen(5);
-  std::vector<int32_t> tokens(rows);
+  test::Vector<int32_t> tokens(rows);
   for (int64_t r = 0; r < rows; ++r)
     tokens[r] = r % 11 == 10 ? (r % 2 ? -1 : kVocab) : static_cast<int32_t>(gen() % 9 * 4);
   return tokens;
@@ -35,7 +35,7 @@ bool known(int32_t token) {
   return token >= 0 && token < kVocab;
 }
 
-Array backward(const Exec& exec, const Array& dy, const std::vector<int32_t>& tokens, Array dweight, bool accumulate) {
+Array backward(const Exec& exec, const Array& dy, const test::Vector<int32_t>& tokens, Array dweight, bool accumulate) {
   int64_t rows = tokens.size(), hidden = dweight.size() / kVocab;
   run(exec, EmbeddingBackward{dy.data(), tokens.data(), dweight.data(), rows, kVocab, hidden, dy.dtype(), accumulate});
   return dweight;
@@ -46,7 +46,7 @@ TEST(Embedding, ForwardCopiesRowsAndZeroesUnknownIds) {
     for (const Exec& exec : test::all_execs())
       for (auto [rows, hidden] : kShapes) {
         Array weight = Array::normal(dtype, kVocab * hidden, 1), y(dtype, rows * hidden);
-        std::vector<int32_t> tokens = tokens_of(rows);
+        test::Vector<int32_t> tokens = tokens_of(rows);
         run(exec, EmbeddingForward{weight.data(), tokens.data(), y.data(), rows, kVocab, hidden, dtype});
         for (int64_t r = 0; r < rows; ++r)
           for (int64_t i = 0; i < hidden; ++i)
@@ -61,7 +61,7 @@ TEST(Embedding, BackwardSumsEachTokensRows) {
       for (auto [rows, hidden] : kShapes)
         for (bool accumulate : {false, true}) {
           Array dy = Array::normal(dtype, rows * hidden, 2);
-          std::vector<int32_t> tokens = tokens_of(rows);
+          test::Vector<int32_t> tokens = tokens_of(rows);
           Array before = accumulate ? Array::normal(accum_dtype(dtype), kVocab * hidden, 3)
                                     : Array(accum_dtype(dtype), kVocab * hidden);
           std::vector<double> want(kVocab * hidden, 0.0);
@@ -75,7 +75,7 @@ TEST(Embedding, BackwardSumsEachTokensRows) {
 
 TEST(Embedding, BackwardHasTheSameBitsForAnyNumberOfThreads) {
   const int64_t rows = 1025, hidden = 200;
-  std::vector<int32_t> tokens = tokens_of(rows);
+  test::Vector<int32_t> tokens = tokens_of(rows);
   for (DType dtype : kDTypes) {
     Array dy = Array::normal(dtype, rows * hidden, 4), empty(accum_dtype(dtype), kVocab * hidden);
     Array one = backward(test::cpu_exec(1), dy, tokens, empty, false);

@@ -52,7 +52,7 @@ std::vector<double> sum(std::vector<double> a, const Array& b) {
 
 template <class Args>
 void run_with_workspace(const Exec& exec, Args args) {
-  std::vector<double> workspace(workspace_bytes(exec, args) / sizeof(double) + 1, std::nan(""));
+  test::Vector<double> workspace(workspace_bytes(exec, args) / sizeof(double) + 1, std::nan(""));
   args.workspace = workspace.data();
   args.workspace_size_bytes = workspace_bytes(exec, args);
   run(exec, args);

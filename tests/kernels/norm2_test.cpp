@@ -19,13 +19,14 @@ using test::Array;
 const DType kDTypes[] = {DType::kF32, DType::kBf16, DType::kF64};
 const int64_t kSizes[] = {0, 1, 7, 31, 127, 1025, 4096, 4097, 100003};
 
-double norm2(const Exec& exec, const Array& x, double out, bool accumulate) {
-  Norm2 args{x.data(), &out, nullptr, 0, x.size(), x.dtype(), accumulate};
-  std::vector<double> workspace(workspace_bytes(exec, args) / sizeof(double), std::nan(""));
+double norm2(const Exec& exec, const Array& x, double before, bool accumulate) {
+  test::Vector<double> out(1, before);
+  Norm2 args{x.data(), out.data(), nullptr, 0, x.size(), x.dtype(), accumulate};
+  test::Vector<double> workspace(workspace_bytes(exec, args) / sizeof(double), std::nan(""));
   args.workspace = workspace.data();
   args.workspace_size_bytes = workspace.size() * sizeof(double);
   run(exec, args);
-  return out;
+  return out[0];
 }
 
 TEST(Norm2, SumsSquaresAndAccumulates) {
@@ -56,7 +57,7 @@ TEST(Norm2, HasTheSameBitsForAnyNumberOfThreads) {
 
 TEST(Norm2, HoldsSquaresBeyondTheFloatRange) {
   Array x = Array::filled(DType::kF32, 1000, 1e30);
-  EXPECT_NEAR(norm2(test::cpu_exec(3), x, 0, false), 1e63, 1e57);
+  for (const Exec& exec : test::all_execs()) EXPECT_NEAR(norm2(exec, x, 0, false), 1e63, 1e57);
 }
 
 TEST(Norm2, NanAndInfinityMakeItNonFinite) {

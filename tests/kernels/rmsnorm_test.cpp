@@ -164,7 +164,7 @@ TEST(RmsNorm, BackwardWithDxInDyGivesTheSameBits) {
       Array dweight(accum_dtype(dtype), c.cols());
       RmsNormBackward args{c.x.data(), c.weight.data(), rstd.data(), c.dy.data(), c.dy.data(), dweight.data(), nullptr,
                            0,          c.rows(),        c.cols(),    dtype};
-      std::vector<char> workspace(workspace_bytes(exec, args));
+      test::Vector<char> workspace(workspace_bytes(exec, args));
       args.workspace = workspace.data();
       args.workspace_size_bytes = workspace.size();
       run(exec, args);

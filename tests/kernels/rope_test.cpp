@@ -69,12 +69,12 @@ TEST(Rope, RotatesPairsInPlaceAndLeavesTheGaps) {
 }
 
 TEST(Rope, InverseUndoesTheRotation) {
-  for (DType dtype : {DType::kF32, DType::kF64}) {
-    Shape s{127, 50, 3, 32, 0};
-    Exec exec = test::cpu_exec(3);
-    Array x = Array::normal(dtype, s.rows * s.heads * s.head_dim, 2);
-    EXPECT_TRUE(test::close(rotated(exec, rotated(exec, x, s, false), s, true), x.values(), test::tolerance(dtype)));
-  }
+  for (DType dtype : {DType::kF32, DType::kF64})
+    for (const Exec& exec : test::all_execs()) {
+      Shape s{127, 50, 3, 32, 0};
+      Array x = Array::normal(dtype, s.rows * s.heads * s.head_dim, 2);
+      EXPECT_TRUE(test::close(rotated(exec, rotated(exec, x, s, false), s, true), x.values(), test::tolerance(dtype)));
+    }
 }
 
 TEST(Rope, TableHoldsCosAndSinOfEachPosition) {

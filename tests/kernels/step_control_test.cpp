@@ -78,8 +78,10 @@ struct Outcome {
   double loss, norm2, max_norm;
 };
 StepState after(const Exec& exec, StepState state, const Outcome& o) {
-  run(exec, StepControl{&o.loss, &o.norm2, &state, schedule(ScheduleKind::kLinear, 4), o.max_norm});
-  return state;
+  test::Vector<double> in{o.loss, o.norm2};
+  test::Vector<StepState> out{state};
+  run(exec, StepControl{&in[0], &in[1], out.data(), schedule(ScheduleKind::kLinear, 4), o.max_norm});
+  return out[0];
 }
 
 TEST(StepControl, AppliedStepAdvancesAllButSkipped) {
@@ -99,13 +101,28 @@ TEST(StepControl, AppliedStepAdvancesAllButSkipped) {
 }
 
 TEST(StepControl, ClipsOnlyNormsAboveTheLimit) {
-  Exec exec = test::cpu_exec(1);
-  EXPECT_DOUBLE_EQ(after(exec, {}, {1.0, 16.0, 0.0}).grad_scale, 1.0);
-  EXPECT_DOUBLE_EQ(after(exec, {}, {1.0, 16.0, 1.0}).grad_scale, 0.25);
-  EXPECT_DOUBLE_EQ(after(exec, {}, {1.0, 16.0, 4.0}).grad_scale, 1.0);
-  EXPECT_DOUBLE_EQ(after(exec, {}, {1.0, 16.0, 5.0}).grad_scale, 1.0);
-  EXPECT_DOUBLE_EQ(after(exec, {}, {1.0, 0.0, 1.0}).grad_scale, 1.0);
-  EXPECT_DOUBLE_EQ(after(exec, {}, {1.0, 16.0, 1.0}).grad_norm, 4.0);
+  for (const Exec& exec : test::all_execs()) {
+    EXPECT_DOUBLE_EQ(after(exec, {}, {1.0, 16.0, 0.0}).grad_scale, 1.0);
+    EXPECT_DOUBLE_EQ(after(exec, {}, {1.0, 16.0, 1.0}).grad_scale, 0.25);
+    EXPECT_DOUBLE_EQ(after(exec, {}, {1.0, 16.0, 4.0}).grad_scale, 1.0);
+    EXPECT_DOUBLE_EQ(after(exec, {}, {1.0, 16.0, 5.0}).grad_scale, 1.0);
+    EXPECT_DOUBLE_EQ(after(exec, {}, {1.0, 0.0, 1.0}).grad_scale, 1.0);
+    EXPECT_DOUBLE_EQ(after(exec, {}, {1.0, 16.0, 1.0}).grad_norm, 4.0);
+  }
+}
+
+TEST(StepControl, EveryScheduleGivesTheRateOfTheUpdatesSoFar) {
+  for (const Exec& exec : test::all_execs())
+    for (ScheduleKind kind :
+         {ScheduleKind::kConstant, ScheduleKind::kLinear, ScheduleKind::kCosine, ScheduleKind::kWsd})
+      for (int64_t updates : {0, 5, 20, 40, 69, 71, 99, 100, 1000}) {
+        test::Vector<double> in{1.0, 1.0};
+        test::Vector<StepState> state(1);
+        state[0].updates = updates;
+        run(exec, StepControl{&in[0], &in[1], state.data(), schedule(kind, 20, 30)});
+        EXPECT_NEAR(state[0].lr, learning_rate(schedule(kind, 20, 30), updates), 1e-15) << updates;
+        EXPECT_GT(state[0].lr, 0.01);
+      }
 }
 
 TEST(StepControl, NonFiniteStepIsSkippedAndTheRateWaits) {

@@ -96,13 +96,13 @@ TEST(Swiglu, BackwardMatchesFiniteDifferences) {
 }
 
 TEST(Swiglu, SaturatedGatesStayFinite) {
-  for (DType dtype : kDTypes) {
-    Exec exec = test::cpu_exec(1);
-    Array gate_up(dtype, 4), dy = Array::filled(dtype, 2, 2.0);
-    gate_up.set(0, 200.0), gate_up.set(1, -200.0), gate_up.set(2, 3.0), gate_up.set(3, 3.0);
-    EXPECT_TRUE(test::close(forward(exec, gate_up, 2), {600.0, 0.0}, 1e-6));
-    EXPECT_TRUE(test::close(backward(exec, gate_up, dy, 2), {6.0, 0.0, 400.0, 0.0}, 1e-6));
-  }
+  for (DType dtype : kDTypes)
+    for (const Exec& exec : test::all_execs()) {
+      Array gate_up(dtype, 4), dy = Array::filled(dtype, 2, 2.0);
+      gate_up.set(0, 200.0), gate_up.set(1, -200.0), gate_up.set(2, 3.0), gate_up.set(3, 3.0);
+      EXPECT_TRUE(test::close(forward(exec, gate_up, 2), {600.0, 0.0}, 1e-6));
+      EXPECT_TRUE(test::close(backward(exec, gate_up, dy, 2), {6.0, 0.0, 400.0, 0.0}, 1e-6));
+    }
 }
 
 TEST(Swiglu, RejectsBadArguments) {
