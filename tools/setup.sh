@@ -11,7 +11,7 @@ fail() { printf 'setup: error: %s\n' "$*" >&2; exit 1; }
 
 # Commands that any installation may provide, as command=package; and packages that nothing else can stand for.
 commands=("g++=g++" ninja=ninja-build pkg-config=pkg-config git=git python3=python3 gzip=gzip bible=bible-kjv)
-packages=(libopenblas-dev libspdlog-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libgtest-dev
+packages=(libdnnl-dev libopenblas-dev libspdlog-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libgtest-dev
           ca-certificates bible-kjv-text)
 
 installed() { [ "$(dpkg-query -W -f='${db:Status-Abbrev}' "$1" 2>/dev/null)" = "ii " ]; }

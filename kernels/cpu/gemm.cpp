@@ -1,6 +1,8 @@
 #include "kernels/cpu/gemm.h"
 
 #include <cblas.h>
+#include <omp.h>
+#include <oneapi/dnnl/dnnl.h>
 
 #include <limits>
 
@@ -14,6 +16,10 @@ CBLAS_TRANSPOSE code(Trans trans) {
   return trans == Trans::kYes ? CblasTrans : CblasNoTrans;
 }
 
+char letter(Trans trans) {
+  return trans == Trans::kYes ? 'T' : 'N';
+}
+
 void single_threaded_once() {
   static const bool done = [] {
     select_blas_core();
@@ -23,20 +29,36 @@ void single_threaded_once() {
   (void)done;
 }
 
-// OpenBLAS counts in 32-bit ints; callers tile, so a larger size is a bug in the tiling.
+// OpenBLAS counts in 32-bit ints; callers tile for either library, so a larger size is a bug in the tiling.
 int narrow(int64_t size) {
   XCE_CHECK(size >= 0 && size <= std::numeric_limits<int>::max(), "a GEMM size that fits 32 bits", size);
   return static_cast<int>(size);
 }
 
+// oneDNN shares a call among OpenMP's threads unless the calling thread asks for one; the caller's own setting returns.
+class OneOpenMpThread {
+ public:
+  OneOpenMpThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OneOpenMpThread() { omp_set_num_threads(before_); }
+
+ private:
+  int before_;
+};
+
 }  // namespace
 
 void gemm(Trans ta, Trans tb, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda, const float* b,
           int64_t ldb, float beta, float* c, int64_t ldc) {
-  single_threaded_once();
   if (m == 0 || n == 0) return;
-  cblas_sgemm(CblasRowMajor, code(ta), code(tb), narrow(m), narrow(n), narrow(k), alpha, a, narrow(lda), b, narrow(ldb),
-              beta, c, narrow(ldc));
+  if (k == 0) {
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j) c[i * ldc + j] = beta == 0 ? 0 : beta * c[i * ldc + j];
+    return;
+  }
+  OneOpenMpThread one;
+  dnnl_status_t status = dnnl_sgemm(letter(ta), letter(tb), narrow(m), narrow(n), narrow(k), alpha, a, narrow(lda), b,
+                                    narrow(ldb), beta, c, narrow(ldc));
+  XCE_CHECK(status == dnnl_success, "dnnl_sgemm to succeed", str("status ", status));
 }
 void gemm(Trans ta, Trans tb, int64_t m, int64_t n, int64_t k, double alpha, const double* a, int64_t lda,
           const double* b, int64_t ldb, double beta, double* c, int64_t ldc) {

@@ -232,6 +232,8 @@ class Commands(CliTest):
         out = run(config, "--dry-run", check=0).stdout
         self.assertRegex(out, r"parameters +[\d,]+")
         self.assertRegex(out, r"memory +[\d.]+ MiB")
+        self.assertRegex(run(config, "--dry-run", "--world", 4, check=0).stdout, r"ranks +4")
+        run(config, "--world", 4, check=2)  # only with --dry-run
         self.assertFalse(directory.exists())
 
     def test_print_config_round_trips(self):

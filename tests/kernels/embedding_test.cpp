@@ -21,7 +21,7 @@ const DType kDTypes[] = {DType::kF32, DType::kBf16, DType::kF64};
 struct Shape {
   int64_t rows, hidden;
 };
-const Shape kShapes[] = {{0, 5}, {1, 1}, {7, 31}, {31, 7}, {127, 33}, {300, 128}, {1025, 40}};
+const Shape kShapes[] = {{0, 5}, {1, 1}, {7, 31}, {31, 7}, {127, 33}, {300, 128}, {1025, 40}, {9001, 8}};
 
 // Ids with many repeats; every 11th lies outside the vocabulary.
 test::Vector<int32_t> tokens_of(int64_t rows) {

@@ -22,7 +22,8 @@ constexpr double kEps = 1e-3;
 struct Shape {
   int64_t rows, cols;
 };
-const Shape kShapes[] = {{0, 5}, {1, 1}, {7, 31}, {31, 7}, {127, 127}, {300, 128}, {17, 1025}};
+const Shape kShapes[] = {{0, 5},     {1, 1},     {7, 31},   {31, 7},   {127, 127}, {300, 128},
+                         {17, 1025}, {2500, 24}, {9, 1032}, {6, 4088}, {5, 12304}, {3, 12305}};
 
 struct Reference {
   std::vector<double> y, rstd, dx, dweight;

@@ -51,6 +51,17 @@ TEST(RunSetup, PadsAGlobalBatchThatMicroBatchesDoNotDivide) {
   EXPECT_EQ(setup.tokens_per_step(), 48);
 }
 
+TEST(RunSetup, PlansForAnyWorld) {
+  RunSetup one(config()), three(config(), 3), many(config(), 100);
+  EXPECT_EQ(one.communicated_bytes(), 0);
+  EXPECT_NEAR(three.communicated_bytes(), 4.0 / 3 * 4 * static_cast<double>(three.parameters().size()), 1e-6);
+  EXPECT_EQ(three.batch_plan().samples, 3);  // of 8
+  EXPECT_EQ(three.batch_plan().rows, 4);
+  EXPECT_EQ(many.batch_plan().rows, 4);
+  EXPECT_LE(three.memory_plan().total(), one.memory_plan().total());
+  EXPECT_NE(three.describe().find("ranks       3"), std::string::npos);
+}
+
 TEST(RunSetup, DescribesTheRun) {
   RunSetup setup(config());
   std::string out = setup.describe();
