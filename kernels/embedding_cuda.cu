@@ -14,6 +14,7 @@ constexpr int kPerThread = 4;                          // tokens that a thread l
 constexpr int kStretch = cuda::kThreads * kPerThread;  // tokens that a block looks at in one go
 constexpr int kList = 2 * kStretch;                    // rows that wait to be added
 constexpr int kWarps = cuda::kThreads / 32;
+constexpr int kInFlight = 8;  // rows that a thread loads before it adds them
 
 template <class T, int N>
 __global__ void forward(EmbeddingForward args) {
@@ -63,23 +64,35 @@ __device__ int append(unsigned mask, int64_t begin, int32_t* list, int length) {
   return total;
 }
 
-// dweight_row += the sum of the listed rows of dy, in their order.
+// dweight_row += the sum of the listed rows of dy, in their order. Many loads are in flight at once: a text's most
+// frequent token is one block's work, and the others wait for it.
 template <class T, int N>
 __device__ void add_rows(const T* dy, int64_t hidden, const int32_t* list, int length, Accum<T>* dweight_row) {
   for (int64_t i = threadIdx.x * N; i < hidden; i += cuda::kThreads * N) {
     auto sum = cuda::load<N>(dweight_row + i);
-#pragma unroll 4
-    for (int l = 0; l < length; ++l) {
-      const auto v = cuda::load<N>(dy + list[l] * hidden + i);
+    auto add = [&](cuda::Packed<T, N>& row) {
+      const auto v = cuda::unpack(row);
 #pragma unroll
       for (int j = 0; j < N; ++j) sum.at[j] += cuda::widen(v.at[j]);
+    };
+    int l = 0;
+    for (; l + kInFlight <= length; l += kInFlight) {
+      cuda::Packed<T, N> rows[kInFlight];
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) rows[k] = cuda::load_packed<N>(dy + list[l + k] * hidden + i);
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) add(rows[k]);
+    }
+    for (; l < length; ++l) {
+      auto row = cuda::load_packed<N>(dy + list[l] * hidden + i);
+      add(row);
     }
     cuda::store<N>(dweight_row + i, sum);
   }
 }
 
 template <class T, int N>
-__global__ void backward(EmbeddingBackward args) {
+__global__ void __launch_bounds__(cuda::kThreads, 4) backward(EmbeddingBackward args) {
   __shared__ int32_t list[kList];
   const int64_t r = blockIdx.x;
   const int32_t token = args.tokens[r];

@@ -1,6 +1,7 @@
-// A block owns whole rows; a thread owns the same columns of each, so that the backward adds up dweight without any
-// exchange: one partial per block (in shared memory while the block runs), then a second kernel adds the blocks'
-// partials in their order. The second look at a row comes from the caches.
+// Rows are held in registers between their two passes: forward by a warp, backward by a block of one vector per thread,
+// several rows at once. A thread of the backward owns the same columns of every row, so that dweight adds up without
+// any exchange: one partial per block, then a second kernel adds the blocks' partials in their order. Rows too wide or
+// not aligned for that are read twice, the second time from the caches.
 #include "kernels/base/cuda_check.h"
 #include "kernels/base/workspace.h"
 #include "kernels/cuda/launch.cuh"
@@ -12,9 +13,50 @@ namespace xce {
 namespace {
 
 constexpr int64_t kMaxSharedBytes = 48 << 10;  // without asking for more; wider rows add up in the workspace itself
-constexpr int kBackwardBlocksPerSm = 4;
+constexpr int kBackwardBlocksPerSm = 4;        // at most: each leaves a partial dweight to add
+constexpr int kHeldRows = 2;                   // that a block of the backward holds at once
+constexpr int kMaxHeldThreads = 512;
 constexpr int kSumColumns = 32, kSumGroups = 8;  // the second kernel's block
 
+// A warp to a row of at most 32 * kVecs vectors.
+template <class T, int kVecs>
+__global__ void __launch_bounds__(cuda::kThreads, kVecs > 8 ? 2 : 4) forward_held(RmsNormForward args, Accum<T> eps) {
+  using A = Accum<T>;
+  constexpr int N = 16 / sizeof(T);
+  const int64_t cols = args.cols, warps = gridDim.x * static_cast<int64_t>(blockDim.x / 32);
+  const int lane = threadIdx.x % 32;
+  const T* weight = static_cast<const T*>(args.weight);
+  for (int64_t r = blockIdx.x * static_cast<int64_t>(blockDim.x / 32) + threadIdx.x / 32; r < args.rows; r += warps) {
+    const T* x = static_cast<const T*>(args.x) + r * cols;
+    cuda::Packed<T, N> held[kVecs];
+#pragma unroll
+    for (int k = 0; k < kVecs; ++k) {
+      const int i = (k * 32 + lane) * N;
+      held[k] = cuda::load_packed_if<N>(i < cols, x + i);
+    }
+    A sum = 0;
+#pragma unroll
+    for (int k = 0; k < kVecs; ++k) {
+      const auto v = cuda::unpack(held[k]);
+#pragma unroll
+      for (int j = 0; j < N; ++j) sum += cuda::widen(v.at[j]) * cuda::widen(v.at[j]);
+    }
+    const A rstd = A(1) / sqrt(cuda::warp_sum(sum) / static_cast<A>(cols) + eps);
+#pragma unroll
+    for (int k = 0; k < kVecs; ++k) {
+      const int i = (k * 32 + lane) * N;
+      if (i >= cols) break;
+      const auto w = cuda::load<N>(weight + i);
+      auto v = cuda::unpack(held[k]);
+#pragma unroll
+      for (int j = 0; j < N; ++j) v.at[j] = cuda::narrow<T>(cuda::widen(w.at[j]) * (cuda::widen(v.at[j]) * rstd));
+      cuda::store<N>(static_cast<T*>(args.y) + r * cols + i, v);
+    }
+    if (args.rstd && lane == 0) static_cast<A*>(args.rstd)[r] = rstd;
+  }
+}
+
+// A block to a row of any width.
 template <class T, int N>
 __global__ void forward(RmsNormForward args, Accum<T> eps) {
   using A = Accum<T>;
@@ -39,6 +81,57 @@ __global__ void forward(RmsNormForward args, Accum<T> eps) {
     }
     if (args.rstd && threadIdx.x == 0) static_cast<Accum<T>*>(args.rstd)[r] = rstd;
   }
+}
+
+// A thread to a vector of columns: it holds the vector of kHeldRows rows, and its columns of the block's dweight.
+template <class T>
+__global__ void __launch_bounds__(kMaxHeldThreads, 2) backward_held(RmsNormBackward args, Accum<T>* partial) {
+  using A = Accum<T>;
+  constexpr int N = 16 / sizeof(T);
+  const int64_t i = threadIdx.x * N, cols = args.cols;
+  const bool mine = i < cols;
+  const T *x = static_cast<const T*>(args.x) + i, *dy = static_cast<const T*>(args.dy) + i;
+  T* dx = static_cast<T*>(args.dx) + i;
+  cuda::Packed<T, N> weight = cuda::load_packed_if<N>(mine, static_cast<const T*>(args.weight) + i);
+  cuda::Vec<A, N> dweight{};
+  for (int64_t first = blockIdx.x * int64_t{kHeldRows}; first < args.rows; first += gridDim.x * int64_t{kHeldRows}) {
+    cuda::Packed<T, N> held_x[kHeldRows], held_dy[kHeldRows];
+    A rstd[kHeldRows], means[kHeldRows];
+#pragma unroll
+    for (int k = 0; k < kHeldRows; ++k) {
+      const int64_t r = first + k;
+      held_x[k] = cuda::load_packed_if<N>(mine && r < args.rows, x + r * cols);
+      held_dy[k] = cuda::load_packed_if<N>(mine && r < args.rows, dy + r * cols);
+      rstd[k] = r < args.rows ? static_cast<const A*>(args.rstd)[r] : A(0);
+    }
+#pragma unroll
+    for (int k = 0; k < kHeldRows; ++k) {
+      const auto w = cuda::unpack(weight), vx = cuda::unpack(held_x[k]), vd = cuda::unpack(held_dy[k]);
+      means[k] = 0;
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        means[k] += cuda::widen(w.at[j]) * cuda::widen(vd.at[j]) * (cuda::widen(vx.at[j]) * rstd[k]);
+    }
+    cuda::block_sums(means);
+#pragma unroll
+    for (int k = 0; k < kHeldRows; ++k) {
+      const int64_t r = first + k;
+      if (!mine || r >= args.rows) break;
+      const auto w = cuda::unpack(weight), vd = cuda::unpack(held_dy[k]);
+      cuda::Packed<T, N> packed_before =
+          cuda::load_packed_if<N>(args.accumulate_dx, static_cast<const T*>(dx) + r * cols);
+      auto vx = cuda::unpack(held_x[k]), before = cuda::unpack(packed_before);
+      const A mean = means[k] / static_cast<A>(cols);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const A xhat = cuda::widen(vx.at[j]) * rstd[k], d = cuda::widen(vd.at[j]);
+        dweight.at[j] += d * xhat;
+        vx.at[j] = cuda::narrow<T>(rstd[k] * (cuda::widen(w.at[j]) * d - xhat * mean) + cuda::widen(before.at[j]));
+      }
+      cuda::store<N>(dx + r * cols, vx);
+    }
+  }
+  if (mine) cuda::store<N>(partial + blockIdx.x * cols + i, dweight);
 }
 
 // dx of one row, and the row's share of dweight added to `dweight`.
@@ -108,20 +201,40 @@ int64_t backward_blocks(const CudaExec& exec, int64_t rows) {
   return std::clamp<int64_t>(rows, 1, int64_t{exec.sm_count} * kBackwardBlocksPerSm);
 }
 
+// Fills `partial` with one dweight per block, and returns the number of blocks.
+template <class T>
+int64_t launch_held(const CudaExec& exec, const RmsNormBackward& args, Accum<T>* partial) {
+  const int threads = static_cast<int>(cuda::ceil_div(args.cols * sizeof(T), 16 * 32) * 32);
+  int resident = 0;  // blocks of an SM; more would wait for these and unbalance the rows
+  XCE_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, backward_held<T>, threads, 0));
+  const int64_t most = int64_t{exec.sm_count} * std::clamp(resident, 1, kBackwardBlocksPerSm);
+  const int64_t blocks = std::clamp<int64_t>(cuda::ceil_div(args.rows, kHeldRows), 1, most);
+  backward_held<T><<<static_cast<unsigned>(blocks), threads, 0, exec.stream>>>(args, partial);
+  return blocks;
+}
+template <class T, int N>
+int64_t launch_reread(const CudaExec& exec, const RmsNormBackward& args, Accum<T>* partial) {
+  const int64_t blocks = backward_blocks(exec, args.rows);
+  const unsigned grid = static_cast<unsigned>(blocks), threads = cuda::threads_for(cuda::ceil_div(args.cols, N));
+  const size_t shared_bytes = args.cols * sizeof(Accum<T>);
+  if (shared_bytes + 32 * sizeof(Accum<T>) <= kMaxSharedBytes)
+    backward<T, N, true><<<grid, threads, shared_bytes, exec.stream>>>(args, partial);
+  else
+    backward<T, N, false><<<grid, threads, 0, exec.stream>>>(args, partial);
+  return blocks;
+}
+
 template <class T>
 void launch_backward(const CudaExec& exec, const RmsNormBackward& args) {
   using A = Accum<T>;
-  const int64_t blocks = backward_blocks(exec, args.rows), cols = args.cols;
-  A* partial = Carver(args.workspace).take<A>(blocks * cols);
-  const size_t shared_bytes = cols * sizeof(A);
+  const int64_t cols = args.cols;
+  A* partial = Carver(args.workspace).take<A>(backward_blocks(exec, args.rows) * cols);
   const bool vectors = cols % (16 / sizeof(T)) == 0 &&
                        cuda::aligned16(args.x, args.weight, args.dy, args.dx, static_cast<const void*>(partial));
+  int64_t blocks = 0;
   cuda::with_width<T>(vectors, [&]<int N>(std::integral_constant<int, N>) {
-    const unsigned grid = static_cast<unsigned>(blocks), threads = cuda::threads_for(cuda::ceil_div(cols, N));
-    if (shared_bytes + 32 * sizeof(A) <= kMaxSharedBytes)
-      backward<T, N, true><<<grid, threads, shared_bytes, exec.stream>>>(args, partial);
-    else
-      backward<T, N, false><<<grid, threads, 0, exec.stream>>>(args, partial);
+    bool held = N > 1 && cols <= kMaxHeldThreads * N;
+    blocks = held ? launch_held<T>(exec, args, partial) : launch_reread<T, N>(exec, args, partial);
   });
   cuda::check_launch("RmsNormBackward");
   add_partials<<<static_cast<unsigned>(cuda::ceil_div(cols, kSumColumns)), dim3(kSumColumns, kSumGroups), 0,
@@ -136,10 +249,18 @@ void launch(const CudaExec& exec, const RmsNormForward& args) {
   if (args.rows == 0) return;
   visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) {
     const bool vectors = args.cols % (16 / sizeof(T)) == 0 && cuda::aligned16(args.x, args.weight, args.y);
+    const auto eps = static_cast<Accum<T>>(args.eps);
     cuda::with_width<T>(vectors, [&]<int N>(std::integral_constant<int, N>) {
       const unsigned threads = cuda::threads_for(cuda::ceil_div(args.cols, N));
-      const unsigned grid = cuda::grid_for(exec, args.rows * threads);
-      forward<T, N><<<grid, threads, 0, exec.stream>>>(args, static_cast<Accum<T>>(args.eps));
+      const unsigned grid = cuda::grid_for(exec, args.rows * threads), warp_grid = cuda::grid_for(exec, args.rows * 32);
+      if (N == 1 || args.cols > 32 * N * 16)
+        forward<T, N><<<grid, threads, 0, exec.stream>>>(args, eps);
+      else if (args.cols > 32 * N * 8)
+        forward_held<T, 16><<<warp_grid, cuda::kThreads, 0, exec.stream>>>(args, eps);
+      else if (args.cols > 32 * N * 2)
+        forward_held<T, 8><<<warp_grid, cuda::kThreads, 0, exec.stream>>>(args, eps);
+      else
+        forward_held<T, 2><<<warp_grid, cuda::kThreads, 0, exec.stream>>>(args, eps);
     });
   });
   cuda::check_launch("RmsNormForward");

@@ -10,17 +10,28 @@ __device__ inline T warp_sum(T value) {
   return value;
 }
 
-// The sum over the block's threads, whole warps; every thread calls it and every thread gets it.
+// values[j] becomes its sum over the block's threads, whole warps; every thread calls it and every thread gets the
+// sums.
+template <class T, int N>
+__device__ inline void block_sums(T (&values)[N]) {
+  __shared__ T warp_sums[32][N];
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    values[j] = warp_sum(values[j]);
+    if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32][j] = values[j];
+    values[j] = 0;
+  }
+  __syncthreads();
+  for (unsigned warp = 0; warp < blockDim.x / 32; ++warp)
+#pragma unroll
+    for (int j = 0; j < N; ++j) values[j] += warp_sums[warp][j];
+  __syncthreads();  // before the next call writes warp_sums
+}
 template <class T>
 __device__ inline T block_sum(T value) {
-  __shared__ T warp_sums[32];
-  value = warp_sum(value);
-  if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = value;
-  __syncthreads();
-  T total = 0;
-  for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) total += warp_sums[warp];
-  __syncthreads();  // before the next call writes warp_sums
-  return total;
+  T values[1] = {value};
+  block_sums(values);
+  return values[0];
 }
 
 }  // namespace xce::cuda

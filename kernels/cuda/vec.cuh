@@ -82,6 +82,50 @@ __device__ inline void store(T* p, const Vec<T, N>& v) {
   }
 }
 
+// N elements that wait: 16 bytes in four registers, where the compiler would spread a Vec of Bf16 over eight or keep
+// the floats it becomes; or one element.
+template <class T, int N>
+struct Packed {
+  static_assert(N * sizeof(T) == 16);
+  uint32_t words[4];
+};
+template <class T>
+struct Packed<T, 1> {
+  T element;
+};
+
+// p[0 .. N) of global memory. Several in a row are in flight together: the compiler keeps them where they stand.
+template <int N, class T>
+__device__ inline Packed<T, N> load_packed(const T* p) {
+  if constexpr (N == 1) {
+    return {*p};
+  } else {
+    Packed<T, N> packed;
+    uint32_t(&w)[4] = packed.words;
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                 : "l"(__cvta_generic_to_global(p))
+                 : "memory");
+    return packed;
+  }
+}
+// The same, or zeros without touching memory.
+template <int N, class T>
+__device__ inline Packed<T, N> load_packed_if(bool wanted, const T* p) {
+  Packed<T, N> packed{};
+  if (wanted) packed = load_packed<N>(p);
+  return packed;
+}
+template <class T, int N>
+__device__ inline Vec<T, N> unpack(Packed<T, N>& packed) {
+  if constexpr (N > 1)  // hides that these bits were unpacked before: the compiler would keep those floats
+#pragma unroll
+    for (uint32_t& word : packed.words) asm volatile("" : "+r"(word));
+  Vec<T, N> v;
+  memcpy(&v, &packed, sizeof(v));
+  return v;
+}
+
 // f(std::integral_constant<int, N>, i) for each vector of N elements of [0, n), then f(<1>, i) for each of the rest;
 // every i by one thread of the grid.
 template <int N, class F>
