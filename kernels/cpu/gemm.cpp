@@ -35,6 +35,14 @@ int narrow(int64_t size) {
   return static_cast<int>(size);
 }
 
+template <class F, class T>
+void blas_gemm(F function, Trans ta, Trans tb, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda,
+               const T* b, int64_t ldb, T beta, T* c, int64_t ldc) {
+  single_threaded_once();
+  function(CblasRowMajor, code(ta), code(tb), narrow(m), narrow(n), narrow(k), alpha, a, narrow(lda), b, narrow(ldb),
+           beta, c, narrow(ldc));
+}
+
 // oneDNN shares a call among OpenMP's threads unless the calling thread asks for one; the caller's own setting returns.
 class OneOpenMpThread {
  public:
@@ -55,6 +63,9 @@ void gemm(Trans ta, Trans tb, int64_t m, int64_t n, int64_t k, float alpha, cons
       for (int64_t j = 0; j < n; ++j) c[i * ldc + j] = beta == 0 ? 0 : beta * c[i * ldc + j];
     return;
   }
+  // oneDNN adds the terms of a single row or column to C one by one; sums over many calls would lose what C's size
+  // hides.
+  if (m == 1 || n == 1) return blas_gemm(cblas_sgemm, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
   OneOpenMpThread one;
   dnnl_status_t status = dnnl_sgemm(letter(ta), letter(tb), narrow(m), narrow(n), narrow(k), alpha, a, narrow(lda), b,
                                     narrow(ldb), beta, c, narrow(ldc));
@@ -62,10 +73,8 @@ void gemm(Trans ta, Trans tb, int64_t m, int64_t n, int64_t k, float alpha, cons
 }
 void gemm(Trans ta, Trans tb, int64_t m, int64_t n, int64_t k, double alpha, const double* a, int64_t lda,
           const double* b, int64_t ldb, double beta, double* c, int64_t ldc) {
-  single_threaded_once();
   if (m == 0 || n == 0) return;
-  cblas_dgemm(CblasRowMajor, code(ta), code(tb), narrow(m), narrow(n), narrow(k), alpha, a, narrow(lda), b, narrow(ldb),
-              beta, c, narrow(ldc));
+  blas_gemm(cblas_dgemm, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
 }  // namespace xce::cpu

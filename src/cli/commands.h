@@ -10,6 +10,7 @@ namespace xce {
 struct TrainCommand {
   std::string config_path;
   std::vector<std::string> overrides;  // section.key=value
+  int64_t world = 0;                   // ranks to plan for in a dry run; 0: as started
 };
 int run_train(const TrainCommand& command);
 int run_dry(const TrainCommand& command);           // --dry-run

@@ -34,6 +34,7 @@ int run(int argc, char** argv) {
   auto* dry = app.add_flag("--dry-run", dry_run, "check everything, print model, memory and cost, train nothing");
   auto* print = app.add_flag("--print-config", print_config, "print every key with its value and where that came from");
   auto* help = app.add_flag("--help-config", help_config, "list every key with type, default and meaning");
+  app.add_option("--world", train.world, "ranks to plan for")->needs(dry)->check(CLI::PositiveNumber);
   dry->excludes(print)->excludes(help);
   print->excludes(help);
   auto* directory = app.add_option("--sample", sample.directory, "write text from this export or checkpoint directory");

@@ -55,11 +55,12 @@ StepSettings step_settings(const Config& config, const BatchPlan& plan) {
 
 }  // namespace
 
-RunSetup::RunSetup(Config config) : config_(std::move(config)) {
+RunSetup::RunSetup(Config config, int64_t planned_ranks) : config_(std::move(config)) {
   if (!config_.model.init_from.empty()) take_shape_from(config_.model.init_from, config_);
   dataset_ = open_dataset(config_);
   finish_config(config_);
   world_ = make_communicator();
+  ranks_ = planned_ranks > 0 ? planned_ranks : world_->size();
   int64_t threads = config_.run.threads > 0 ? config_.run.threads : hardware_threads();
   pool_ = std::make_unique<ThreadPool>(static_cast<int>(threads));
   exec_ = CpuExec{pool_.get()};
@@ -72,8 +73,8 @@ RunSetup::RunSetup(Config config) : config_(std::move(config)) {
 
 BatchPlan RunSetup::batch_plan() const {
   int64_t global = config_.train.global_batch, micro = config_.train.micro_batch;
-  Range mine = partition(global, world_->size(), world_->rank());
-  int64_t rows = ceil_div(ceil_div(global, world_->size()), micro) * micro;
+  Range mine = partition(global, ranks_, world_->rank());
+  int64_t rows = ceil_div(ceil_div(global, ranks_), micro) * micro;
   return {.global_batch = global, .first_sample = mine.begin, .samples = mine.end - mine.begin, .rows = rows};
 }
 
@@ -88,10 +89,15 @@ uint64_t RunSetup::checkpoint_bytes() const {
   return 3 * static_cast<uint64_t>(parameters_->size()) * size_of(accum_dtype(config_.train.precision));
 }
 
+double RunSetup::communicated_bytes() const {
+  double gradients =
+      static_cast<double>(parameters_->size()) * static_cast<double>(size_of(accum_dtype(config_.train.precision)));
+  return 2 * gradients * static_cast<double>(ranks_ - 1) / static_cast<double>(ranks_);
+}
+
 std::string RunSetup::describe() const {
   const Config& c = config_;
   MemoryPlan memory = memory_plan();
-  int64_t ranks = world_->size();
   std::ostringstream out;
   out << "model       " << c.model.num_hidden_layers << " layers, hidden " << c.model.hidden_size << ", feed-forward "
       << c.model.intermediate_size << ", heads " << c.model.num_attention_heads << "/" << c.model.num_key_value_heads
@@ -109,8 +115,9 @@ std::string RunSetup::describe() const {
       << "FLOPs       " << grouped(static_cast<int64_t>(model_->flops_per_token(c.train.seq_len))) << " a token\n"
       << "memory      " << mib(memory.total()) << " a rank: parameters and optimizer " << mib(memory.parameters)
       << ", activations and workspace " << mib(memory.arena) << ", other " << mib(memory.other) << "\n"
+      << "exchange    " << mib(static_cast<size_t>(communicated_bytes())) << " a rank and step\n"
       << "checkpoint  " << mib(checkpoint_bytes()) << "\n"
-      << "ranks       " << ranks << ", device cpu, " << std::get<CpuExec>(exec_).pool->size() << " threads, seed "
+      << "ranks       " << ranks_ << ", device cpu, " << std::get<CpuExec>(exec_).pool->size() << " threads, seed "
       << c.run.seed;
   return out.str();
 }

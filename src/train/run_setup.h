@@ -25,8 +25,9 @@ struct MemoryPlan {
 
 class RunSetup {
  public:
-  // kUsage and kCorrupt for what is wrong with the configuration or its files.
-  explicit RunSetup(Config config);
+  // kUsage and kCorrupt for what is wrong with the configuration or its files. planned_ranks: describe rank 0 of a
+  // world of that size (--dry-run); 0: the world this process is in.
+  explicit RunSetup(Config config, int64_t planned_ranks = 0);
 
   const Config& config() const { return config_; }
   const Dataset& dataset() const { return dataset_; }
@@ -41,6 +42,7 @@ class RunSetup {
   int64_t tokens_per_step() const { return config_.train.global_batch * config_.train.seq_len; }
   MemoryPlan memory_plan() const;
   uint64_t checkpoint_bytes() const;  // masters and moments
+  double communicated_bytes() const;  // by each rank in a step: a ring's all-reduce of the gradients
   // Model, data, batch, memory and cost for people, several lines: printed at the start and by --dry-run.
   std::string describe() const;
 
@@ -51,6 +53,7 @@ class RunSetup {
   Config config_;
   Dataset dataset_;
   std::unique_ptr<Communicator> world_;
+  int64_t ranks_;
   std::unique_ptr<ThreadPool> pool_;
   Exec exec_;
   std::unique_ptr<ParameterSet> parameters_;

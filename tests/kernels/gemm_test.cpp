@@ -101,5 +101,32 @@ TYPED_TEST(Gemm, SizesBeyond32BitsAreRefused) {
   EXPECT_THROW(gemm(Trans::kNo, Trans::kNo, 1, 1, 1, x, &x, big, &x, 1, x, &x, 1), Error);
 }
 
+// As dx over the tiles of a large vocabulary: many small terms onto a C that one of them made large. Added one by one,
+// each would be rounded at C's size.
+TYPED_TEST(Gemm, ManyProductsOntoOneCKeepTheirSmallTerms) {
+  using T = TypeParam;
+  const int64_t k = 512, calls = 512;
+  for (auto [m, n] : {std::array<int64_t, 2>{1, 3}, {1, 64}, {3, 1}, {64, 1}, {2, 3}, {16, 8}, {64, 64}}) {
+    std::vector<T> a(m * k), b, c(m * n, 0);
+    std::vector<double> want(m * n, 0);
+    for (int64_t call = 0; call < calls; ++call) {
+      b = normal<T>(k * n, 10 + call);
+      for (int64_t i = 0; i < m * k; ++i) a[i] = T(4e-6);
+      if (call == 1)
+        for (int64_t i = 0; i < m; ++i) a[i * k + 7] = T(-1);
+      gemm(Trans::kNo, Trans::kNo, m, n, k, T(1), a.data(), k, b.data(), n, T(1), c.data(), n);
+      for (int64_t i = 0; i < m; ++i)
+        for (int64_t l = 0; l < k; ++l)
+          for (int64_t j = 0; j < n; ++j) want[i * n + j] += double(a[i * k + l]) * double(b[l * n + j]);
+    }
+    double error = 0, norm = 0;
+    for (int64_t i = 0; i < m * n; ++i) {
+      error += (c[i] - want[i]) * (c[i] - want[i]);
+      norm += want[i] * want[i];
+    }
+    EXPECT_LE(std::sqrt(error), (sizeof(T) == 4 ? 2e-6 : 1e-12) * std::sqrt(norm)) << "m " << m << " n " << n;
+  }
+}
+
 }  // namespace
 }  // namespace xce::cpu
