@@ -158,7 +158,7 @@ void add_output(Config& config, KeyTable& table) {
   table.add("checkpoint.keep", &config.checkpoint.keep, at_least(1, kMaxCount), "newest checkpoints to keep");
   table.add("eval.every", &config.eval.every, at_least(0, kMaxCount), "steps; 0: at the end only");
   table.add("eval.sequences", &config.eval.sequences, at_least(0, kMaxCount),
-            "validation sequences used on the way (the end always takes all); 0: all");
+            "validation sequences on the way, spread over the set (the end takes all); 0: all");
   table.add("log.every", &config.log.every, at_least(1, kMaxCount), "steps from one printed line to the next");
   table.add("log.tensorboard", &config.log.tensorboard, "write TensorBoard event files into run.dir");
 }

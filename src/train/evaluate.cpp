@@ -11,7 +11,10 @@ EvalResult evaluate(Step& step, const ValidationWindows& windows, int64_t max_wi
     int64_t here = std::min(batch, count - first);
     std::fill(tokens.begin(), tokens.end(), 0);
     std::fill(targets.begin(), targets.end(), kIgnoreTarget);
-    windows.fill(first, here, tokens.data(), targets.data());
+    for (int64_t i = 0; i < here; ++i) {
+      int64_t window = (first + i) * windows.count() / count, at = i * step.settings().seq_len;
+      windows.fill(window, 1, tokens.data() + at, targets.data() + at);
+    }
     EvalResult part = step.evaluate(tokens.data(), targets.data());
     total.loss_sum += part.loss_sum;
     total.targets += part.targets;

@@ -6,7 +6,7 @@
 
 namespace xce {
 
-// Summed loss in nats over the first `max_windows` windows; 0: all of them.
+// Summed loss in nats over `max_windows` windows spread evenly over the set; 0: all of them.
 EvalResult evaluate(Step& step, const ValidationWindows& windows, int64_t max_windows);
 
 }  // namespace xce
