@@ -132,8 +132,9 @@ void OutputFile::finish() {
 }
 
 namespace {
+constexpr const char* kTemporaryMark = ".tmp-";
 fs::path temporary_beside(const fs::path& path) {
-  return path.parent_path() / str(".", path.filename().native(), ".tmp-", unique_suffix());
+  return path.parent_path() / str(".", path.filename().native(), kTemporaryMark, unique_suffix());
 }
 fs::path directory_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
@@ -151,6 +152,14 @@ void AtomicFile::commit() {
   rename_path(file_.path(), path_);
   committed_ = true;
   sync_directory(directory_of(path_));
+}
+
+void remove_unfinished_files(const fs::path& directory) {
+  std::error_code ignored;  // a missing directory, or one that others clear at the same time
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, ignored)) {
+    std::string name = entry.path().filename().string();
+    if (name.front() == '.' && name.find(kTemporaryMark) != std::string::npos) ::unlink(entry.path().c_str());
+  }
 }
 
 FileLock::FileLock(fs::path path) {

@@ -78,6 +78,10 @@ class AtomicFile {
   bool committed_ = false;
 };
 
+// Removes from a directory what AtomicFiles of ended processes left; a missing directory has nothing. Only for its
+// owner.
+void remove_unfinished_files(const fs::path& directory);
+
 // Holds `path`, a file made for it, against other processes until destroyed or the process ends, however it ends.
 // Held by another: kUsage naming it.
 class FileLock {

@@ -9,34 +9,40 @@ int64_t offset(const NamedSlice& slice, const ParameterSet& parameters) {
 }
 
 void check_same_model(const HfDirectory& directory, const ModelConfig& mine) {
-  const ModelConfig& theirs = directory.config().model;
-  auto same = [&](const char* key, auto a, auto b) {
-    if (a != b)
-      throw Error(ErrorCode::kUsage, str((directory.path() / "config.json").string(), ": ", key, " is ", a,
-                                         ", but model.", key, " of this run is ", b));
-  };
-  same("vocab_size", theirs.vocab_size, mine.vocab_size);
-  same("hidden_size", theirs.hidden_size, mine.hidden_size);
-  same("intermediate_size", theirs.intermediate_size, mine.intermediate_size);
-  same("num_hidden_layers", theirs.num_hidden_layers, mine.num_hidden_layers);
-  same("num_attention_heads", theirs.num_attention_heads, mine.num_attention_heads);
-  same("num_key_value_heads", theirs.num_key_value_heads, mine.num_key_value_heads);
-  same("head_dim", theirs.head_dim, mine.head_dim);
-  same("rms_norm_eps", theirs.rms_norm_eps, mine.rms_norm_eps);
-  same("rope_theta", theirs.rope_theta, mine.rope_theta);
-  same("tie_word_embeddings", theirs.tie_word_embeddings, mine.tie_word_embeddings);
-  same("rope_scaling", theirs.has_rope_scaling, mine.has_rope_scaling);
-  if (!mine.has_rope_scaling) return;
-  same("rope_scaling.factor", theirs.rope_scaling.factor, mine.rope_scaling.factor);
-  same("rope_scaling.low_freq_factor", theirs.rope_scaling.low_freq_factor, mine.rope_scaling.low_freq_factor);
-  same("rope_scaling.high_freq_factor", theirs.rope_scaling.high_freq_factor, mine.rope_scaling.high_freq_factor);
-  same("rope_scaling.original_max_position_embeddings", theirs.rope_scaling.original_max_position,
-       mine.rope_scaling.original_max_position);
+  for (const ModelDifference& d : model_differences(directory.config().model, mine))
+    throw Error(ErrorCode::kUsage, str((directory.path() / "config.json").string(), ": ", d.key, " is ", d.first,
+                                       ", but model.", d.key, " of this run is ", d.second));
 }
 
 }  // namespace
 
-void load_llama(const HfDirectory& directory, const Llama& model, ParameterSet& parameters, const Exec& exec) {
+std::vector<ModelDifference> model_differences(const ModelConfig& a, const ModelConfig& b) {
+  std::vector<ModelDifference> differences;
+  auto compare = [&](const char* key, auto first, auto second) {
+    if (first != second) differences.push_back({key, str(first), str(second)});
+  };
+  compare("vocab_size", a.vocab_size, b.vocab_size);
+  compare("hidden_size", a.hidden_size, b.hidden_size);
+  compare("intermediate_size", a.intermediate_size, b.intermediate_size);
+  compare("num_hidden_layers", a.num_hidden_layers, b.num_hidden_layers);
+  compare("num_attention_heads", a.num_attention_heads, b.num_attention_heads);
+  compare("num_key_value_heads", a.num_key_value_heads, b.num_key_value_heads);
+  compare("head_dim", a.head_dim, b.head_dim);
+  compare("rms_norm_eps", a.rms_norm_eps, b.rms_norm_eps);
+  compare("rope_theta", a.rope_theta, b.rope_theta);
+  compare("tie_word_embeddings", a.tie_word_embeddings, b.tie_word_embeddings);
+  auto rope_type = [](const ModelConfig& model) { return model.has_rope_scaling ? "llama3" : "default"; };
+  compare("rope_scaling.rope_type", std::string(rope_type(a)), std::string(rope_type(b)));
+  if (!a.has_rope_scaling || !b.has_rope_scaling) return differences;
+  const RopeScaling &x = a.rope_scaling, &y = b.rope_scaling;
+  compare("rope_scaling.factor", x.factor, y.factor);
+  compare("rope_scaling.low_freq_factor", x.low_freq_factor, y.low_freq_factor);
+  compare("rope_scaling.high_freq_factor", x.high_freq_factor, y.high_freq_factor);
+  compare("rope_scaling.original_max_position_embeddings", x.original_max_position, y.original_max_position);
+  return differences;
+}
+
+void check_llama(const HfDirectory& directory, const Llama& model) {
   check_same_model(directory, model.config());
   std::vector<ExpectedTensor> expected;
   for (const NamedSlice& slice : model.named_slices()) expected.push_back({slice.name, slice.shape, ""});
@@ -44,6 +50,10 @@ void load_llama(const HfDirectory& directory, const Llama& model, ParameterSet& 
     expected.push_back(
         {"lm_head.weight", {model.config().vocab_size, model.config().hidden_size}, "model.embed_tokens.weight"});
   directory.check(expected);
+}
+
+void load_llama(const HfDirectory& directory, const Llama& model, ParameterSet& parameters, const Exec& exec) {
+  check_llama(directory, model);
   for (const NamedSlice& slice : model.named_slices())
     directory.read(slice.name, accum_dtype(parameters.dtype()), parameters.master(offset(slice, parameters)));
   parameters.update_compute(exec);

@@ -37,6 +37,10 @@ Dataset make_markov(const Config& config) {
   if (config.data.val_fraction > 0) {
     options.path_seed = 2;
     options.size = static_cast<int64_t>(static_cast<double>(options.size) * config.data.val_fraction);
+    if (options.size < 1)
+      throw config_error(config, "data.val_fraction",
+                         str(config.data.val_fraction, " of data.generated_tokens ", config.data.generated_tokens,
+                             " is no token at all"));
     set.validation = std::make_shared<MarkovSource>(options);
   }
   return set;

@@ -25,10 +25,15 @@ std::string grouped(int64_t n) {
   return digits;
 }
 
-// model.init_from gives the model's shape: keys of the configuration that contradict it are refused when it is loaded.
+// model.init_from gives the model's shape; keys that were given as well must agree with it.
 void take_shape_from(const std::string& directory, Config& config) {
+  ModelConfig theirs = HfDirectory(directory).config().model;
+  for (const ModelDifference& d : model_differences(theirs, config.model))
+    if (config.was_given("model." + d.key))
+      throw config_error(config, "model." + d.key,
+                         str(d.second, ", but ", directory, " (model.init_from) has ", d.first));
   ModelConfig& model = config.model;
-  model = HfDirectory(directory).config().model;
+  model = theirs;
 }
 
 StepSettings step_settings(const Config& config, const BatchPlan& plan) {
@@ -122,9 +127,10 @@ std::string RunSetup::describe() const {
   return out.str();
 }
 
-void RunSetup::allocate() {
+void RunSetup::allocate(InitialWeights weights) {
   parameters_->allocate();
   step_->prepare();
+  if (weights == InitialWeights::kFromCheckpoint) return;
   if (config_.model.init_from.empty()) {
     parameters_->initialize(static_cast<uint64_t>(config_.run.seed));
     parameters_->update_compute(exec_);

@@ -23,6 +23,11 @@ struct MemoryPlan {
   size_t total() const { return parameters + arena + other; }
 };
 
+enum class InitialWeights {
+  kAsConfigured,    // from model.init_from, else random by run.seed
+  kFromCheckpoint,  // left for the caller to fill
+};
+
 class RunSetup {
  public:
   // kUsage and kCorrupt for what is wrong with the configuration or its files. planned_ranks: describe rank 0 of a
@@ -46,8 +51,8 @@ class RunSetup {
   // Model, data, batch, memory and cost for people, several lines: printed at the start and by --dry-run.
   std::string describe() const;
 
-  // Allocates parameters and step, and initialises the weights: from model.init_from, else from run.seed.
-  void allocate();
+  // Allocates parameters and step, and initialises the weights.
+  void allocate(InitialWeights weights = InitialWeights::kAsConfigured);
 
  private:
   Config config_;

@@ -60,6 +60,9 @@ std::optional<CheckpointReader> Run::find_checkpoint() const {
   if (mode == ResumeMode::kMust && !search.latest)
     throw config_error(config(), "run.resume",
                        str("must, but there is no checkpoint in ", (directory_ / "checkpoints").string()));
+  if (mode == ResumeMode::kNever && path_exists(directory_ / "metrics.jsonl"))
+    throw config_error(config(), "run.resume",
+                       str("never, but ", directory_.string(), " holds another run's metrics: choose another run.dir"));
   if (!search.latest) return std::nullopt;
   CheckpointReader reader(search.latest->path);
   check_same_run(reader);
@@ -81,31 +84,33 @@ void Run::check_same_run(const CheckpointReader& reader) const {
 
 void Run::open_directory() {
   remove_unfinished(directory_ / "checkpoints");
-  write_text_file(directory_ / "config.resolved.yaml", config_to_yaml(config(), false));
   metrics_.emplace(directory_ / "metrics.jsonl", resumed_step_);
+  write_text_file(directory_ / "config.resolved.yaml", config_to_yaml(config(), false));
   if (config().log.tensorboard) tensorboard_.emplace(directory_, resumed_step_);
 }
 
+// Reads and allocates before it writes: what is refused leaves no trace.
 StopReason Run::go() {
   log().info("{}", setup_.describe());
   if (path_exists(directory_)) lock_.emplace(directory_ / ".lock");
   std::optional<CheckpointReader> checkpoint = find_checkpoint();
-  make_directories(directory_);
-  if (!lock_) lock_.emplace(directory_ / ".lock");
   if (setup_.dataset().validation) windows_.emplace(setup_.dataset().validation, config().train.seq_len);
-  setup_.allocate();
+  setup_.allocate(checkpoint ? InitialWeights::kFromCheckpoint : InitialWeights::kAsConfigured);
   memory_bytes_ = static_cast<int64_t>(setup_.memory_plan().total());
   if (checkpoint) {
     load_training_state(*checkpoint, setup_.step(), setup_.parameters(), setup_.exec());
     resumed_step_ = saved_step_ = state().step;
     log().info("resumed from step {}", resumed_step_);
   }
-  open_directory();
+  make_directories(directory_);
+  if (!lock_) lock_.emplace(directory_ / ".lock");
   if (checkpoint && resumed_step_ >= config().train.steps) {
     log().info("nothing left to do: all {} steps are trained", config().train.steps);
-    if (!std::filesystem::exists(directory_ / "export")) finish();
+    finish();  // again: a former process may have died before or in it
     return StopReason::kDone;
   }
+  open_directory();
+  StopSignals signals;  // until the last file is written
   StopReason reason = loop();
   save();
   if (reason != StopReason::kSignal) finish();
@@ -113,7 +118,6 @@ StopReason Run::go() {
 }
 
 StopReason Run::loop() {
-  StopSignals signals;
   start_ = Clock::now();
   Prefetcher batches(setup_.loader(), setup_.batch_plan(), state().step);
   Progress progress({.steps = config().train.steps,
@@ -176,6 +180,8 @@ void Run::validate(StepRecord& record, int64_t max_windows) {
   if (!windows_) return;
   EvalResult result = evaluate(setup_.step(), *windows_, max_windows);
   record.val_loss = result.loss_sum / static_cast<double>(result.targets);
+  if (!std::isfinite(*record.val_loss))
+    throw Error(ErrorCode::kNonFinite, str("the validation loss at step ", record.step, " is ", *record.val_loss));
   if (config().data.kind == DataKind::kBytes) record.bits_per_byte = *record.val_loss / std::log(2.0);
 }
 
@@ -189,8 +195,13 @@ void Run::save() {
 }
 
 void Run::finish() {
-  save_llama(directory_ / "export", setup_.model(), setup_.parameters());
-  log().info("exported {}", (directory_ / "export").string());
+  std::filesystem::path path = directory_ / "export";
+  if (state().updates == 0)
+    throw Error(ErrorCode::kNonFinite,
+                "loss or gradient norm was not finite in every step: there is nothing to export");
+  remove_unfinished_files(path);
+  save_llama(path, setup_.model(), setup_.parameters());
+  log().info("exported {}", path.string());
 }
 
 }  // namespace

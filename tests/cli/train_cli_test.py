@@ -104,6 +104,21 @@ class Resume(CliTest):
         self.assertEqual(metrics(straight), metrics(stopped))
         self.assertEqual(weights(straight), weights(stopped))
 
+    def test_a_signal_while_the_last_files_are_written(self):
+        config, directory = self.tiny("run", steps=300, every=0)
+        config.write_text(config.read_text().replace("hidden_size: 32, intermediate_size: 64",
+                                                     "hidden_size: 512, intermediate_size: 2048"))
+        process = subprocess.Popen([XCE_TRAIN, str(config), "train.steps=3"], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 200
+        while not list((directory / "checkpoints").glob(".*")) and process.poll() is None:
+            self.assertLess(time.monotonic(), deadline)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0, err)
+        self.assertTrue((directory / "export" / "config.json").exists())
+        self.assertTrue((directory / "checkpoints" / "step-3" / "manifest.json").exists())
+
     def test_a_second_process_in_the_same_run_is_refused(self):
         config, directory = self.tiny("run", steps=100000, every=0)
         process = self.start_and_wait_for_step(config, directory, 1)
@@ -183,7 +198,7 @@ class BadInput(CliTest):
         self.refused("run: {", 2, "bad.yaml:")
 
     def test_bad_words_on_the_command_line(self):
-        self.refused(self.base(), 2, "train.step", "did you mean 'steps'", words=["train.step=5"])
+        self.refused(self.base(), 2, "train.step", "did you mean 'train.steps'", words=["train.step=5"])
         self.refused(self.base(), 2, words=["--no-such-flag"])
         self.assertEqual(run().returncode, 2)
 
@@ -219,6 +234,43 @@ class BadInput(CliTest):
         records = metrics(directory)
         self.assertEqual(records[-1]["skipped"], 4)
         self.assertIsNone(records[-1]["grad_norm"])
+
+    def test_numbers_that_no_run_survives_are_named(self):
+        for words in (["optim.eps=1e-320"], ["model.rms_norm_eps=0"], ["data.markov_states=2"],
+                      ["data.val_fraction=1e-9"], ["loss.workspace_mib=1", "model.hidden_size=262144"]):
+            self.refused(self.base(), 2, words[0].split("=")[0], words=words)
+        self.refused(self.base(), 2, "model.embed_tokens", "72057594037927936", words=[
+            "model.hidden_size=16777216", "model.intermediate_size=16777216", "model.num_hidden_layers=10000",
+            "loss.workspace_mib=1048576"])
+
+    def test_numbers_of_options(self):
+        config, _ = self.tiny("run")
+        for number in ("0", "-1", "99999999999999999999", "1.5", "x"):
+            err = run(config, "--dry-run", "--world", number, check=2).stderr
+            self.assertIn(f"--world: expected a whole number >= 1 and <= 1048576, got '{number}'", err)
+        for option, numbers in {"--tokens": ("-1", "99999999999999999999"), "--temperature": ("nan", "inf", "-0.5"),
+                                "--seed": ("-1", "99999999999999999999", "18446744073709551615"),
+                                "--threads": ("-1", "1025")}.items():
+            for number in numbers:
+                err = run("--sample", self.tmp, "--prompt", "a", option, number, check=2).stderr
+                self.assertRegex(err, f"{option}: expected a (whole )?number >= 0.*, got '{number}'")
+                self.assertLess(len(err), 200)
+
+    def test_commands_that_exclude_each_other(self):
+        config, _ = self.tiny("run")
+        self.assertIn("CONFIG", run(config, "--sample", self.tmp, "--prompt", "a", check=2).stderr)
+        self.assertIn("--dry-run", run("--sample", self.tmp, "--prompt", "a", "--dry-run", check=2).stderr)
+
+    def test_the_demo_refuses_words_that_its_report_cannot_follow(self):
+        demo = pathlib.Path(__file__).parents[2] / "tools" / "demo.sh"
+        for word in ("run.dir=x", "data.val_fraction=0.2", "data.train=x", "--fast", "steps"):
+            done = subprocess.run([demo, word], capture_output=True, text=True, timeout=20)
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn(word, done.stderr)
+            self.assertEqual(done.stdout, "")
+        done = subprocess.run([demo, "--help"], capture_output=True, text=True, timeout=20)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("tools/demo.sh [section.key=value ...]", done.stdout)
 
 
 class Commands(CliTest):
@@ -295,6 +347,39 @@ class Commands(CliTest):
         self.assertAlmostEqual(records[0]["loss"], math.log(16), delta=0.2)
         self.assertLess(records[-1]["val_loss"], 1.02 * floor)
         self.assertGreater(records[-1]["val_loss"], 0.97 * floor)
+
+    def test_a_full_disk_behind_the_standard_output(self):
+        config, _ = self.tiny("run")
+        for words in ([config, "--print-config"], [config, "--dry-run"], ["--help-config"], ["--help"]):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([XCE_TRAIN, *map(str, words)], stdout=full, stderr=subprocess.PIPE, text=True,
+                                      timeout=60)
+            self.assertEqual(done.returncode, 6, words)
+            self.assertIn("standard output", done.stderr)
+
+    def test_sample_takes_memory_and_time_for_the_text_alone(self):
+        text = self.tmp / "text.txt"
+        text.write_text("abcdefgh" * 2000)
+        config, directory = self.tiny("run", steps=1)
+        config.write_text(config.read_text().replace("kind: markov, markov_states: 16, generated_tokens: 200000",
+                                                     f"kind: bytes, train: {text}"))
+        run(config, check=0)
+        export = directory / "export"
+        sample = ["--sample", export, "--prompt", "abcdefgh", "--tokens", "8", "--seed", "7"]
+        short = run(*sample, check=0).stdout
+        self.assertEqual(short, run(*sample, "--threads", "1", check=0).stdout)
+        shape = json.loads((export / "config.json").read_text())
+        (export / "config.json").write_text(json.dumps(shape | {"max_position_embeddings": 16777216}))
+        started = time.monotonic()
+        self.assertEqual(short, run(*sample, check=0).stdout)
+        self.assertLess(time.monotonic() - started, 20)
+        huge = {"hidden_size": 16777216, "intermediate_size": 16777216}
+        (export / "config.json").write_text(json.dumps(shape | huge))
+        self.assertIn("model.embed_tokens.weight", run(*sample, check=3).stderr)
+        (export / "config.json").write_text(json.dumps(shape | huge | {"num_hidden_layers": 10000}))
+        self.assertIn("72057594037927936", run(*sample, check=2).stderr)
+        (export / "config.json").write_text(json.dumps(shape | {"hidden_size": 1 << 40}))
+        self.assertIn("hidden_size is 1099511627776", run(*sample, check=2).stderr)
 
 
 if __name__ == "__main__":

@@ -97,6 +97,17 @@ TEST(Directories, ErrorsNameThePath) {
       throws_error(ErrorCode::kDisk, {"none/.a", "No such file"}, [&] { write_text_file(dir / "none/a", "x"); }));
 }
 
+TEST(AtomicFile, WhatADeadProcessLeftIsRemoved) {
+  test::TempDir dir;
+  test::write_file(dir / ".model.tmp-123-abc", "x");
+  test::write_file(dir / "model.tmp-1", "a user's own");
+  test::write_file(dir / ".hidden", "a user's own");
+  remove_unfinished_files(dir.path());
+  remove_unfinished_files(dir / "none");
+  EXPECT_EQ(test::count_entries(dir.path()), 2u);
+  EXPECT_FALSE(path_exists(dir / ".model.tmp-123-abc"));
+}
+
 TEST(FileLock, ShutsOthersOutUntilItGoes) {
   test::TempDir dir;
   {

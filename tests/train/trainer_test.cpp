@@ -72,5 +72,60 @@ TEST(Trainer, RefusesToResumeWithOtherSettings) {
                                  [&] { train(config(dir / "run", {"run.resume=never"})); }));
 }
 
+TEST(Trainer, ExportsAgainWhenNothingIsLeftToTrain) {
+  test::TempDir dir;
+  train(config(dir / "run"));
+  std::string want = test::read_file(dir / "run" / "export" / "model.safetensors");
+  std::filesystem::remove(dir / "run" / "export" / "config.json");
+  test::write_file(dir / "run" / "export" / "model.safetensors", "of an earlier stop");
+  test::write_file(dir / "run" / "export" / ".model.safetensors.tmp-1-2", "torn");
+  EXPECT_EQ(train(config(dir / "run")), StopReason::kDone);
+  EXPECT_EQ(test::read_file(dir / "run" / "export" / "model.safetensors"), want);
+  EXPECT_EQ(test::count_entries(dir / "run" / "export"), 2u);
+}
+
+TEST(Trainer, KeysBesideInitFromMustAgreeWithIt) {
+  test::TempDir dir;
+  train(config(dir / "first"));
+  std::string from = "model.init_from=" + (dir / "first" / "export").string();
+  EXPECT_TRUE(test::throws_error(ErrorCode::kUsage, {"model.num_hidden_layers", "3", "1"}, [&] {
+    train(config(dir / "second", {from, "model.num_hidden_layers=3"}));
+  }));
+  EXPECT_FALSE(std::filesystem::exists(dir / "second"));
+  EXPECT_EQ(train(config(dir / "second", {from})), StopReason::kDone);
+  // Resuming takes the weights from the checkpoint alone.
+  std::filesystem::remove(dir / "first" / "export" / "model.safetensors");
+  test::write_file(dir / "first" / "export" / "model.safetensors", std::string("\x02\0\0\0\0\0\0\0{}", 10));
+  EXPECT_EQ(train(config(dir / "second", {from, "train.steps=8"})), StopReason::kDone);
+}
+
+TEST(Trainer, RefusalsLeaveNoTrace) {
+  test::TempDir dir;
+  test::write_file(dir / "short.txt", "x");
+  test::write_file(dir / "text.txt", std::string(1000, 'a'));
+  std::vector<std::string> words = {"data.kind=bytes", "data.markov_states=64", "data.val_fraction=0",
+                                    "data.train=" + (dir / "text.txt").string(),
+                                    "data.val=" + (dir / "short.txt").string()};
+  EXPECT_TRUE(test::throws_error(ErrorCode::kUsage, {}, [&] { train(config(dir / "run", words)); }));
+  EXPECT_FALSE(std::filesystem::exists(dir / "run"));
+}
+
+TEST(Trainer, NeverResumingRefusesAUsedDirectory) {
+  test::TempDir dir;
+  train(config(dir / "run"));
+  std::filesystem::remove_all(dir / "run" / "checkpoints");
+  std::string before = test::read_file(dir / "run" / "metrics.jsonl");
+  EXPECT_TRUE(test::throws_error(ErrorCode::kUsage, {"run.resume", "metrics"},
+                                 [&] { train(config(dir / "run", {"run.resume=never"})); }));
+  EXPECT_EQ(test::read_file(dir / "run" / "metrics.jsonl"), before);
+}
+
+TEST(Trainer, WeightsThatNeverGotAFiniteStepAreNotExported) {
+  test::TempDir dir;
+  std::vector<std::string> words = {"model.initializer_range=1e300", "data.val_fraction=0"};
+  EXPECT_TRUE(test::throws_error(ErrorCode::kNonFinite, {"export"}, [&] { train(config(dir / "run", words)); }));
+  EXPECT_FALSE(std::filesystem::exists(dir / "run" / "export"));
+}
+
 }  // namespace
 }  // namespace xce
