@@ -11,12 +11,25 @@
 namespace xce {
 namespace {
 
+// sum of term(i) for i in [0, n), by blocks: as exact where the compiler does not vectorise the loop.
+template <class A, class F>
+A blocked_sum(int64_t n, F&& term) {
+  constexpr int64_t kBlock = 256;
+  A sum = 0;
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t end = std::min(n, begin + kBlock);
+    A part = 0;
+#pragma omp simd reduction(+ : part)
+    for (int64_t i = begin; i < end; ++i) part += term(i);
+    sum += part;
+  }
+  return sum;
+}
+
 template <class T>
 void forward_row(const T* x, const T* weight, T* y, Accum<T>* rstd, int64_t cols, double eps) {
   using A = Accum<T>;
-  A sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < cols; ++i) sum += cpu::load(x, i) * cpu::load(x, i);
+  const A sum = blocked_sum<A>(cols, [&](int64_t i) { return cpu::load(x, i) * cpu::load(x, i); });
   const A scale = A(1) / std::sqrt(sum / static_cast<A>(cols) + static_cast<A>(eps));
 #pragma omp simd
   for (int64_t i = 0; i < cols; ++i) cpu::store(y, i, cpu::load(weight, i) * (cpu::load(x, i) * scale));
@@ -38,9 +51,8 @@ void backward_row(const BackwardRow& row) {
   T* dx = static_cast<T*>(row.dx);
   A* dweight = static_cast<A*>(row.dweight);
   const A rstd = static_cast<A>(row.rstd);
-  A dot = 0;
-#pragma omp simd reduction(+ : dot)
-  for (int64_t i = 0; i < row.cols; ++i) dot += cpu::load(weight, i) * cpu::load(dy, i) * (cpu::load(x, i) * rstd);
+  const A dot = blocked_sum<A>(
+      row.cols, [&](int64_t i) { return cpu::load(weight, i) * cpu::load(dy, i) * (cpu::load(x, i) * rstd); });
   const A mean = dot / static_cast<A>(row.cols);
 #pragma omp simd
   for (int64_t i = 0; i < row.cols; ++i) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -63,6 +64,11 @@ struct ThreadPool::State {
       if (running.fetch_sub(1, std::memory_order_acq_rel) == 1) running.notify_one();
     }
   }
+  void finish() {
+    stop = true;
+    start(0);
+    for (std::thread& worker : workers) worker.join();
+  }
   void start(int count) {
     running.store(count, std::memory_order_relaxed);
     generation.fetch_add(1, std::memory_order_release);
@@ -72,13 +78,17 @@ struct ThreadPool::State {
 
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()), size_(threads) {
   XCE_CHECK(threads >= 1, "ThreadPool threads >= 1", threads);
-  for (int t = 1; t < threads; ++t) state_->workers.emplace_back([this, t] { state_->work(t); });
+  try {
+    for (int t = 1; t < threads; ++t) state_->workers.emplace_back([this, t] { state_->work(t); });
+  } catch (const std::system_error& error) {
+    size_t started = state_->workers.size();
+    state_->finish();
+    throw Error(ErrorCode::kRuntime, str("could start ", started, " of ", threads - 1, " threads: ", error.what()));
+  }
 }
 
 ThreadPool::~ThreadPool() {
-  state_->stop = true;
-  state_->start(0);
-  for (std::thread& worker : state_->workers) worker.join();
+  state_->finish();
 }
 
 void ThreadPool::run(const std::function<void(int)>& fn) {

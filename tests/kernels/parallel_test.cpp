@@ -2,6 +2,7 @@
 #include "kernels/cpu/parallel.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <stdexcept>
@@ -135,6 +136,27 @@ TEST(ParallelFor, NothingToDoCallsNothing) {
 
 TEST(HardwareThreads, AtLeastOne) {
   EXPECT_GE(hardware_threads(), 1);
+}
+
+// A limit on the address space refuses the stacks of so many threads; those that had started are joined.
+TEST(ThreadPool, RefusedThreadsAreAnError) {
+#if !defined(__SANITIZE_ADDRESS__)
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = rlim_t{1} << 30;
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &small), 0);
+  std::string message;
+  try {
+    ThreadPool pool(4096);
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_NE(message.find("of 4095 threads"), std::string::npos) << message;
+#else
+  GTEST_SKIP() << "AddressSanitizer's own memory exceeds any such limit";
+#endif
 }
 
 }  // namespace
