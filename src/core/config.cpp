@@ -45,9 +45,9 @@ class ConfigReader {
     std::string path = word.substr(0, equals);
     const ConfigKey* key = find(path);
     if (key == nullptr) {
-      throw Error(
-          ErrorCode::kUsage,
-          where + (is_section(path) ? str("'", path, "' is a section; write ", path, ".key=value") : unknown(path)));
+      throw Error(ErrorCode::kUsage,
+                  where + (is_section(path) ? str("'", path, "' is a section; write ", path, ".key=value")
+                                            : unknown(path, true)));
     }
     if (auto wrong = assign(*key, word.substr(equals + 1)))
       throw Error(ErrorCode::kUsage, str(where, path, ": ", *wrong));
@@ -103,14 +103,16 @@ class ConfigReader {
     return names;
   }
 
-  // First a likeness in the same section, then the same name elsewhere, then a likeness elsewhere.
-  std::string unknown(const std::string& path) const {
+  // First a likeness in the same section, then the same name elsewhere, then a likeness elsewhere. A file's key stands
+  // below its section and is suggested without it, unless full_key: a word of the command line.
+  std::string unknown(const std::string& path, bool full_key = false) const {
     size_t dot = path.rfind('.');
     std::string prefix = dot == std::string::npos ? "" : path.substr(0, dot + 1);
     std::string name = path.substr(prefix.size());
     std::string message = str("unknown ", prefix.empty() ? "section" : "key", " '", path, "'");
     std::vector<std::string> siblings = names_below(prefix);
     std::string nearest = nearest_name(name, siblings);
+    if (!nearest.empty() && full_key) nearest = prefix + nearest;
     if (nearest.empty()) {
       std::vector<std::string> names;
       for (const ConfigKey& key : keys_) names.push_back(key.name());

@@ -1,10 +1,15 @@
 // What keys must keep to together, after what 0 leaves open has been derived.
+#include "kernels/cpu/parallel.h"
+#include "kernels/linear_cross_entropy/plan.h"
 #include "src/core/config.h"
 #include "src/core/config_schema.h"
 #include "src/core/number.h"
 
 namespace xce {
 namespace {
+
+// Bounds of products of two sizes: with a third one they stay inside 64 bits.
+constexpr int64_t kMaxHeadsWidth = 1 << 24, kMaxTokensAtOnce = 2147483647;
 
 bool reads_file(const Config& config) {
   return config.data.kind == DataKind::kBytes || config.data.kind == DataKind::kTokens;
@@ -55,6 +60,11 @@ void check_model(const Config& config) {
   }
   if (model.head_dim % 2 != 0) {
     throw config_error(config, "model.head_dim", str("expected an even width for rotary pairs, got ", model.head_dim));
+  }
+  if (model.num_attention_heads * model.head_dim > kMaxHeadsWidth) {
+    throw config_error(config, "model.num_attention_heads",
+                       str(model.num_attention_heads, " heads of model.head_dim ", model.head_dim, " are wider than ",
+                           kMaxHeadsWidth));
   }
   const RopeScaling& rope = model.rope_scaling;
   if (model.has_rope_scaling && rope.low_freq_factor >= rope.high_freq_factor) {
@@ -107,6 +117,11 @@ void check_schedule(const Config& config) {
     throw config_error(config, "train.global_batch",
                        str(train.global_batch, " is less than train.micro_batch ", train.micro_batch));
   }
+  if (train.micro_batch * train.seq_len > kMaxTokensAtOnce) {
+    throw config_error(config, "train.micro_batch",
+                       str(train.micro_batch, " sequences of train.seq_len ", train.seq_len, " are more than ",
+                           kMaxTokensAtOnce, " tokens at a time"));
+  }
   if (schedule.min_lr > config.optim.lr) {
     throw config_error(config, "schedule.min_lr",
                        str(format_double(schedule.min_lr), " is more than optim.lr ", format_double(config.optim.lr)));
@@ -122,9 +137,30 @@ void check_schedule(const Config& config) {
   }
 }
 
+// The loss needs at least one row of logits at a time, and a row of gradients for each thread.
+void check_loss(const Config& config) {
+  int64_t vocab = config.model.vocab_size, hidden = config.model.hidden_size;
+  if (vocab == 0 || hidden == 0) return;
+  DType dtype = config.train.precision, accum = accum_dtype(dtype);
+  LossShape shape{.rows = config.train.micro_batch * config.train.seq_len,
+                  .hidden = hidden,
+                  .vocab = vocab,
+                  .accum_bytes = static_cast<int64_t>(size_of(accum)),
+                  .threads = config.run.threads > 0 ? config.run.threads : hardware_threads(),
+                  .converts_weight = dtype != accum,
+                  .may_keep = true,
+                  .gradients = true};
+  auto needed_mib = static_cast<int64_t>((minimum_workspace_bytes(shape) + (size_t{1} << 20) - 1) >> 20);
+  if (config.loss.workspace_mib >= needed_mib) return;
+  throw config_error(
+      config, "loss.workspace_mib",
+      str(config.loss.workspace_mib, " MiB are too few for model.hidden_size ", hidden, " and a vocabulary of ", vocab,
+          " on ", shape.threads, " threads; expected at least ", needed_mib));
+}
+
 void check_supported(Config& config) {
   if (config.run.device == DeviceKind::kCuda) {
-    throw config_error(config, "run.device", "cuda: this program was built without CUDA; use cpu");
+    throw config_error(config, "run.device", "cuda: this build trains on the CPU only; use cpu");
   }
   for (const ConfigKey& key : config_keys(config)) {
     bool limited = key.path == "parallel.shard" || key.path == "parallel.head" || key.path == "loss.label_smoothing" ||
@@ -150,6 +186,7 @@ void finish_config(Config& config) {
   check_model(config);
   check_data(config);
   check_schedule(config);
+  check_loss(config);
   check_supported(config);
 }
 

@@ -11,8 +11,11 @@ namespace xce {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Largest sizes that are taken for meant; products of several stay far inside 64 bits.
+// Largest sizes that are taken for meant. Products of two stay inside 64 bits, of three they do not: check_model bounds
+// the widths that are products themselves, ParameterSet::add and check_schedule the numbers of elements and tokens.
 constexpr double kMaxTokenId = 2147483647, kMaxSize = 1 << 24, kMaxCount = 1e15;
+// Smallest eps: still a normal number when rounded to fp32, so a zero root plus eps never divides by zero.
+constexpr double kMinEps = 1e-30;
 
 Limits at_least(double low, double high = kInfinity) {
   return {low, high, false, false};
@@ -84,7 +87,7 @@ void add_model(ModelSection& model, KeyTable& table) {
             "key and value heads, shared by groups of query heads; 0: as many as query heads");
   table.add("model.head_dim", &model.head_dim, at_least(0, kMaxSize),
             "width of a head, even; 0: hidden_size / num_attention_heads");
-  table.add("model.rms_norm_eps", &model.rms_norm_eps, at_least(0), "added to the mean square in RMSNorm");
+  table.add("model.rms_norm_eps", &model.rms_norm_eps, at_least(kMinEps), "added to the mean square in RMSNorm");
   table.add("model.rope_theta", &model.rope_theta, above(0), "base of the rotary frequencies");
   table.add("model.tie_word_embeddings", &model.tie_word_embeddings, "embedding and LM head share one matrix");
   table.add("model.initializer_range", &model.initializer_range, above(0), "standard deviation of the first weights");
@@ -105,7 +108,7 @@ void add_data_and_train(Config& config, KeyTable& table) {
   table.add("data.val_fraction", &data.val_fraction, fraction(),
             "without data.val: this last part of data.train is held out; markov: length of the validation data over "
             "that of training");
-  table.add("data.markov_states", &data.markov_states, at_least(2, 65536), "markov: states, each a token");
+  table.add("data.markov_states", &data.markov_states, at_least(4, 65536), "markov: states, each a token");
   table.add("data.generated_tokens", &data.generated_tokens, at_least(1, kMaxCount),
             "markov and synthetic: length of the source");
   TrainConfig& train = config.train;
@@ -127,7 +130,7 @@ void add_optim(Config& config, KeyTable& table) {
   table.add("optim.lr", &optim.lr, at_least(0), "peak learning rate of AdamW");
   table.add("optim.beta1", &optim.beta1, fraction(), "decay of the gradient's mean");
   table.add("optim.beta2", &optim.beta2, fraction(), "decay of the gradient's mean square");
-  table.add("optim.eps", &optim.eps, above(0), "added to the root of the mean square");
+  table.add("optim.eps", &optim.eps, at_least(kMinEps), "added to the root of the mean square");
   table.add("optim.weight_decay", &optim.weight_decay, at_least(0), "decoupled decay of matrices; norms have none");
   table.add("optim.grad_clip", &optim.grad_clip, at_least(0), "largest norm of the whole gradient; 0: no clipping");
   table.add("optim.nonfinite_limit", &optim.nonfinite_limit, at_least(0, kMaxCount),

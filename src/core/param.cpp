@@ -10,6 +10,11 @@ int ParameterSet::add(Parameter p) {
   XCE_CHECK(p.rows > 0 && p.cols > 0, "a parameter shape above zero for " + p.name, str(p.rows, " x ", p.cols));
   XCE_CHECK(list_.empty() || p.unit >= list_.back().unit, "units in order at " + p.name, p.unit);
   XCE_CHECK(!allocated(), "parameters added before allocate()", p.name);
+  int64_t elements = 0, end = 0;
+  if (__builtin_mul_overflow(p.rows, p.cols, &elements) || __builtin_add_overflow(size_, elements, &end) ||
+      end > kMaxSize)
+    throw Error(ErrorCode::kUsage, str("parameter ", p.name, " of shape ", p.rows, " x ", p.cols,
+                                       " makes the model larger than ", kMaxSize, " numbers"));
   p.offset = size_;
   size_ += (p.size() + kAlign - 1) / kAlign * kAlign;
   list_.push_back(std::move(p));

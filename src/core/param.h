@@ -30,7 +30,9 @@ class ParameterSet {
   // dtype: what kernels compute in.
   explicit ParameterSet(DType dtype) : dtype_(dtype) {}
 
-  // Units must be added in order; returns the parameter's index.
+  static constexpr int64_t kMaxSize = int64_t{1} << 56;  // elements; the bytes of all views stay below 2^62
+
+  // Units must be added in order; returns the parameter's index. kUsage, naming parameter and shape, above kMaxSize.
   int add(Parameter parameter);
 
   const std::vector<Parameter>& list() const { return list_; }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "src/core/config_schema.h"
 #include "src/core/file.h"
 #include "src/io/json.h"
 
@@ -136,6 +137,27 @@ void read_rope(const Section& top, ModelConfig& model) {
   model.rope_scaling = rope.scaling;
 }
 
+// The limits of the settings that have the same names.
+void check_limits(const ModelConfig& model, const std::string& file_name) {
+  Config config;
+  static_cast<ModelConfig&>(config.model) = model;
+  for (const ConfigKey& key : config_keys(config)) {
+    bool scaling = key.section() == "model.rope_scaling";
+    if (key.section() != "model" && !(scaling && model.has_rope_scaling)) continue;
+    double value = 0;
+    if (auto* const* integer = std::get_if<int64_t*>(&key.field)) {
+      value = static_cast<double>(**integer);
+    } else if (auto* const* number = std::get_if<double*>(&key.field)) {
+      value = **number;
+    } else {
+      continue;
+    }
+    if (!key.limits.contain(value))
+      throw Error(ErrorCode::kUsage, str(file_name, ": ", scaling ? "rope_scaling." : "", key.name(), " is ",
+                                         value_text(key), ", only values", key.limits.text(), " are supported"));
+  }
+}
+
 ModelConfig read_model(const Section& top) {
   ModelConfig model;
   model.vocab_size = top.positive("vocab_size");
@@ -197,6 +219,7 @@ HfConfig parse_hf_config(const std::string& text, const std::string& file_name) 
   refuse_unsupported(top);
   HfConfig config;
   config.model = read_model(top);
+  check_limits(config.model, file_name);
   config.bos_token_id = read_token_id(top, "bos_token_id");
   config.eos_token_id = read_token_id(top, "eos_token_id");
   config.dtype = read_dtype(top);

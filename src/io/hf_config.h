@@ -20,7 +20,7 @@ struct HfConfig {
 
 // Absent keys have Hugging Face's defaults. kCorrupt: not JSON, a missing or mistyped key. kUsage, naming key and
 // value: what this project does not train (other architectures and activations, biases, other rope types, quantised
-// weights).
+// weights, sizes outside the limits of the settings of the same names).
 HfConfig parse_hf_config(const std::string& text, const std::string& file_name);
 HfConfig read_hf_config(const std::filesystem::path& path);
 std::string hf_config_to_json(const HfConfig& config);

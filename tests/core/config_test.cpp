@@ -103,7 +103,7 @@ TEST(ConfigTest, MalformedNumbers) {
   }
   EXPECT_EQ(error_after_base("optim: {beta1: 1}\n"),
             "c.yaml:14:16: optim.beta1: expected a number >= 0 and < 1, got '1'");
-  EXPECT_EQ(error_after_base("optim: {eps: 0}\n"), "c.yaml:14:14: optim.eps: expected a number > 0, got '0'");
+  EXPECT_EQ(error_after_base("optim: {eps: 0}\n"), "c.yaml:14:14: optim.eps: expected a number >= 1e-30, got '0'");
 }
 
 TEST(ConfigTest, BooleansAreTrueOrFalseOnly) {
@@ -205,7 +205,7 @@ TEST(ConfigTest, Overrides) {
   EXPECT_EQ(config.run.dir, "a=b #c");
   EXPECT_EQ(config.train.steps, 6);
   EXPECT_EQ(override_error("train.stps=5"),
-            "command line 'train.stps=5': unknown key 'train.stps'; did you mean 'steps'?");
+            "command line 'train.stps=5': unknown key 'train.stps'; did you mean 'train.steps'?");
   EXPECT_EQ(override_error("steps=5"), "command line 'steps=5': unknown section 'steps'; did you mean 'train.steps'?");
   EXPECT_EQ(override_error("trian.steps=5"),
             "command line 'trian.steps=5': unknown key 'trian.steps'; did you mean 'train.steps'?");
@@ -249,7 +249,7 @@ TEST(ConfigTest, ChecksAcrossKeysNameThePlaceThatWasGiven) {
            {{"model.rope_scaling.rope_type=llama3", "model.rope_scaling.low_freq_factor=4"},
             "model.rope_scaling.low_freq_factor: expected less than high_freq_factor 4, got 4"},
            {{"model.max_position_embeddings=63"}, "train.seq_len: 64 is more than model.max_position_embeddings 63"},
-           {{"run.device=cuda"}, "run.device: cuda: this program was built without CUDA; use cpu"},
+           {{"run.device=cuda"}, "run.device: cuda: this build trains on the CPU only; use cpu"},
            {{"parallel.shard=full"}, "parallel.shard: full is not supported by this version"},
            {{"parallel.head=vocab"}, "parallel.head: vocab is not supported by this version"},
            {{"loss.label_smoothing=0.1"}, "loss.label_smoothing: 0.1 is not supported by this version"},
@@ -300,15 +300,15 @@ std::string printed_values(const Config& config) {
 TEST(ConfigTest, PrintedConfigReadsBackToTheSameValues) {
   Config config =
       parse_config(kBase, "c.yaml",
-                   {"run.dir=C:\\a \"b\" # 'c': \xC3\xA9 {x}", "optim.lr=0.1234567890123456789", "optim.eps=5e-324",
-                    "schedule.min_lr=1e-300", "run.seed=123456789012345", "model.rope_scaling.rope_type=llama3",
+                   {"run.dir=C:\\a \"b\" # 'c': \xC3\xA9 {x}", "optim.lr=0.1234567890123456789", "optim.eps=1e-30",
+                    "schedule.min_lr=5e-324", "run.seed=123456789012345", "model.rope_scaling.rope_type=llama3",
                     "train.precision=fp64", "log.tensorboard=false"});
   for (bool with_origins : {false, true}) {
     Config again = parse_config(config_to_yaml(config, with_origins), "resolved.yaml");
     EXPECT_EQ(printed_values(again), printed_values(config));
     EXPECT_EQ(again.run.dir, config.run.dir);
     EXPECT_EQ(again.optim.lr, 0.1234567890123456789);
-    EXPECT_EQ(again.optim.eps, std::numeric_limits<double>::denorm_min());
+    EXPECT_EQ(again.schedule.min_lr, std::numeric_limits<double>::denorm_min());
     EXPECT_EQ(again.run.seed, 123456789012345);
     EXPECT_EQ(again.train.precision, DType::kF64);
     EXPECT_TRUE(again.model.has_rope_scaling);

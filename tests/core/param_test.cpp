@@ -4,10 +4,12 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/check.h"
 #include "kernels/elementwise.h"
+#include "tests/support/errors.h"
 #include "tests/support/execs.h"
 
 namespace xce {
@@ -80,6 +82,23 @@ TEST(ParameterSet, MisuseThrows) {
   EXPECT_THROW(p.add(parameter("b", 2, 2, 0)), Error) << "an earlier unit";
   p.allocate();
   EXPECT_THROW(p.add(parameter("c", 2, 2, 1)), Error) << "after allocate";
+}
+
+TEST(ParameterSet, SizesBeyondTheAddressableAreRefusedByName) {
+  const int64_t huge = int64_t{1} << 33;  // huge * huge is 4 modulo 2^64, huge * huge / 4 is 0
+  for (auto [rows, cols] : {std::pair{huge, huge}, std::pair{huge / 2, huge}, std::pair{huge / 4, huge / 4},
+                            std::pair{int64_t{1}, INT64_MAX}}) {
+    ParameterSet p(DType::kF32);
+    p.add(parameter("small", 3, 5, 0));
+    EXPECT_TRUE(test::throws_error(ErrorCode::kUsage, {"big", str(rows, " x ", cols)},
+                                   [&, rows = rows, cols = cols] { p.add(parameter("big", rows, cols, 0)); }));
+    EXPECT_EQ(p.list().size(), 1u);
+  }
+  ParameterSet many(DType::kF64);  // each fits, the sum does not
+  many.add(parameter("first", int64_t{1} << 28, int64_t{1} << 27, 0));
+  EXPECT_EQ(many.bytes(), size_t{1} << 60);
+  EXPECT_TRUE(test::throws_error(ErrorCode::kUsage, {"second"},
+                                 [&] { many.add(parameter("second", int64_t{1} << 28, int64_t{1} << 28, 0)); }));
 }
 
 TEST(ParameterSet, UnallocatedViewsAreNull) {

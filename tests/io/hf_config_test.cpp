@@ -133,6 +133,27 @@ TEST(HfConfig, RefusesWhatItDoesNotTrain) {
   }
 }
 
+TEST(HfConfig, RefusesWhatTheSettingsRefuse) {
+  for (const char* key : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+                          "head_dim", "max_position_embeddings"}) {
+    Json json = llama_1b();
+    json["num_key_value_heads"] = 1;
+    json[key] = int64_t{1} << 40;
+    EXPECT_TRUE(throws_error(ErrorCode::kUsage, {"config.json", key, "1099511627776"}, [&] { parse(json); }));
+  }
+  Json json = llama_1b();
+  json["rms_norm_eps"] = 1e-46;
+  EXPECT_TRUE(throws_error(ErrorCode::kUsage, {"rms_norm_eps", "1e-46", ">= 1e-30"}, [&] { parse(json); }));
+  json = llama_1b();
+  json["num_attention_heads"] = json["num_key_value_heads"] = int64_t{1} << 40;
+  EXPECT_TRUE(throws_error(ErrorCode::kUsage, {"num_", "1099511627776"}, [&] { parse(json); }));
+  for (Json spelling : {llama_1b(), in_spelling_of_v5(llama_1b())}) {
+    const char* section = spelling.contains("rope_scaling") ? "rope_scaling" : "rope_parameters";
+    spelling[section]["factor"] = 0.25;
+    EXPECT_TRUE(throws_error(ErrorCode::kUsage, {"rope_scaling.factor", "0.25"}, [&] { parse(spelling); }));
+  }
+}
+
 TEST(HfConfig, NamesMissingAndMistypedKeys) {
   for (const char* key :
        {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}) {

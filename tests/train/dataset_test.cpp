@@ -46,6 +46,15 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
   return largest;
 }
 
+TEST(Dataset, AMarkovValidationOfNoTokensNamesItsKey) {
+  Config config = markov();
+  config.data.val_fraction = 1e-5;
+  EXPECT_TRUE(
+      test::throws_error(ErrorCode::kUsage, {"data.val_fraction", "1e-05", "40000"}, [&] { open_dataset(config); }));
+  config.data.val_fraction = 2.5e-5;  // one token
+  EXPECT_EQ(open_dataset(config).validation->size(), 1);
+}
+
 TEST(Dataset, MarkovValidationIsAnotherPathOfTheSameChain) {
   Config config = markov();
   Dataset set = open_dataset(config);
