@@ -23,7 +23,7 @@ struct SampleCommand {
   int64_t tokens = 400;
   double temperature = 0.8;
   uint64_t seed = 0;
-  int64_t threads = 0;
+  int64_t threads = 0;  // 0: every core
 };
 int run_sample(const SampleCommand& command);
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -12,12 +13,15 @@ namespace {
 
 constexpr int64_t kByteVocabulary = 256;
 
-void print_text(const SampleCommand& command, const Llama& model, ParameterSet& parameters, const Exec& exec,
-                int64_t seq_len) {
-  if (model.config().vocab_size != kByteVocabulary)
+void check_bytes(const SampleCommand& command, const ModelConfig& model) {
+  if (model.vocab_size != kByteVocabulary)
     throw Error(ErrorCode::kUsage,
                 str(command.directory, ": --sample needs a byte-level model (vocabulary 256), this one has ",
-                    model.config().vocab_size));
+                    model.vocab_size));
+}
+
+void print_text(const SampleCommand& command, const Llama& model, ParameterSet& parameters, const Exec& exec,
+                int64_t seq_len) {
   std::vector<int32_t> prompt;
   for (char c : command.prompt) prompt.push_back(static_cast<unsigned char>(c));
   SampleOptions options{
@@ -29,12 +33,17 @@ void print_text(const SampleCommand& command, const Llama& model, ParameterSet& 
 void sample_from_export(const SampleCommand& command, const Exec& exec) {
   HfDirectory directory(command.directory);
   const HfConfig& config = directory.config();
+  check_bytes(command, config.model);
   ParameterSet parameters(config.dtype);
   Llama model(config.model, parameters);
-  model.prepare(config.model.max_position_embeddings);
+  check_llama(directory, model);  // before memory is taken for what config.json claims
+  // Every token costs a pass over the whole window, so it is no longer than the text becomes.
+  int64_t text = static_cast<int64_t>(command.prompt.size()) + command.tokens;
+  int64_t window = std::min(config.model.max_position_embeddings, text);
+  model.prepare(window);
   parameters.allocate();
   load_llama(directory, model, parameters, exec);
-  print_text(command, model, parameters, exec, config.model.max_position_embeddings);
+  print_text(command, model, parameters, exec, window);
 }
 
 void sample_from_checkpoint(const SampleCommand& command) {
@@ -42,6 +51,7 @@ void sample_from_checkpoint(const SampleCommand& command) {
   Config config = parse_config(read_training_meta(reader).config_yaml, command.directory + "/state.json");
   config.run.threads = command.threads;
   RunSetup setup(config);
+  check_bytes(command, setup.model().config());
   setup.allocate();
   load_training_state(reader, setup.step(), setup.parameters(), setup.exec());
   print_text(command, setup.model(), setup.parameters(), setup.exec(), config.train.seq_len);

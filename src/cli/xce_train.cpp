@@ -1,13 +1,17 @@
 // xce-train: parses the command line, runs one command, turns an Error into a message and its exit status.
 #include <CLI/CLI.hpp>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <new>
 
 #include "kernels/base/check.h"
 #include "src/cli/commands.h"
+#include "src/core/config_schema.h"
 #include "src/core/log.h"
+#include "src/core/number.h"
 
 namespace {
 
@@ -21,6 +25,27 @@ Exit status: 0 done, 1 runtime error, 2 usage or configuration, 3 corrupt data o
 5 communication, 6 disk, 75 stopped by a signal after saving.
 )";
 
+// A number of an option: all of the text, finite and inside the limits. CLI11's own conversion wraps what does not fit.
+template <class T>
+CLI::Validator number_within(xce::Limits limits) {
+  auto wrong = [limits](const std::string& text) {
+    T value = 0;
+    if (xce::parse_number(text, &value) == xce::NumberText::kOk && limits.contain(static_cast<double>(value)))
+      return std::string();
+    const char* kind = std::is_same_v<T, double> ? "a number" : "a whole number";
+    return xce::str("expected ", kind, limits.text(), ", got '", text, "'");
+  };
+  return CLI::Validator(wrong, "");
+}
+
+// What the commands printed must have arrived: a full disk shows at the last flush.
+void flush_stdout() {
+  bool lost = std::fflush(stdout) != 0;
+  std::string why = lost ? std::strerror(errno) : "an earlier write failed";
+  if (lost || std::ferror(stdout))
+    throw xce::Error(xce::ErrorCode::kDisk, "cannot write to the standard output: " + why);
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Trains Llama models without ever keeping the logits.", "xce-train"};
   app.footer(kFooter);
@@ -29,25 +54,33 @@ int run(int argc, char** argv) {
   xce::TrainCommand train;
   xce::SampleCommand sample;
   bool dry_run = false, print_config = false, help_config = false;
-  app.add_option("CONFIG", train.config_path, "YAML file; configs/README.md lists its keys");
+  auto* config = app.add_option("CONFIG", train.config_path, "YAML file; configs/README.md lists its keys");
   app.add_option("OVERRIDES", train.overrides, "section.key=value, over what the file says");
   auto* dry = app.add_flag("--dry-run", dry_run, "check everything, print model, memory and cost, train nothing");
   auto* print = app.add_flag("--print-config", print_config, "print every key with its value and where that came from");
   auto* help = app.add_flag("--help-config", help_config, "list every key with type, default and meaning");
-  app.add_option("--world", train.world, "ranks to plan for")->needs(dry)->check(CLI::PositiveNumber);
+  app.add_option("--world", train.world, "ranks to plan for")->needs(dry)->check(number_within<int64_t>({1, 1 << 20}));
   dry->excludes(print)->excludes(help);
   print->excludes(help);
   auto* directory = app.add_option("--sample", sample.directory, "write text from this export or checkpoint directory");
+  directory->excludes(config)->excludes(dry)->excludes(print)->excludes(help);
   app.add_option("--prompt", sample.prompt, "what the text begins with")->needs(directory);
   app.add_option("--tokens", sample.tokens, "tokens to write")
       ->capture_default_str()
       ->needs(directory)
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_within<int64_t>({0, 1e9}));
   app.add_option("--temperature", sample.temperature, "0: always the likeliest token")
       ->capture_default_str()
       ->needs(directory)
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--seed", sample.seed, "of the drawn tokens")->capture_default_str()->needs(directory);
+      ->check(number_within<double>({0, std::numeric_limits<double>::infinity()}));
+  app.add_option("--seed", sample.seed, "of the drawn tokens")
+      ->capture_default_str()
+      ->needs(directory)
+      ->check(number_within<int64_t>({0, 1e15}));
+  app.add_option("--threads", sample.threads, "CPU threads; 0: every core")
+      ->capture_default_str()
+      ->needs(directory)
+      ->check(number_within<int64_t>({0, 1024}));
 
   try {
     app.parse(argc, argv);
@@ -67,7 +100,9 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   xce::start_log(xce::log_options_from_environment());
   try {
-    return run(argc, argv);
+    int status = run(argc, argv);
+    flush_stdout();
+    return status;
   } catch (const xce::Error& e) {
     xce::log().error("{}", e.what());
     return static_cast<int>(e.code());
