@@ -1,7 +1,8 @@
 // Single-threaded matrix products for kernels that share the work among the pool's threads themselves.
-// fp32 by oneDNN, fp64 by OpenBLAS. At the demo's shapes (rows 1024, sides 128 to 768) one thread of a Xeon (Sapphire
-// Rapids, 2.3 GHz) does 164 GFLOP/s with oneDNN and 147 with OpenBLAS, which clears and rereads C when beta is 0.
-// Either with its own threads loses speed within seconds at such sizes; single-threaded callers hold it.
+// fp32 by oneDNN, single rows or columns and fp64 by OpenBLAS. At the demo's shapes (rows 1024, sides 128 to 768) one
+// thread of a Xeon (Sapphire Rapids, 2.3 GHz) does 164 GFLOP/s with oneDNN and 147 with OpenBLAS, which clears and
+// rereads C when beta is 0. Either with its own threads loses speed within seconds at such sizes; single-threaded
+// callers hold it.
 #pragma once
 
 #include <cstdint>
