@@ -62,10 +62,11 @@ constexpr CudaLossPlan layout(const CudaLossShape& s, int64_t rows, int64_t cols
   return plan;
 }
 
-// Time in units of one row's products. A chunk re-reads and re-writes the weights' gradient, as dear as 247 rows; a
-// tile does that with the rows' own, as dear as 210 columns; parts of a vocabulary are multiplied once more.
+// Time in units of one row's products, fitted to an H200. A chunk re-reads and re-writes the weights' gradient, as dear
+// as 200 rows; a tile does that with dx and reads its logits twice, as dear as 420 columns; parts of a vocabulary are
+// multiplied once more.
 constexpr double cost(const CudaLossShape& s, const CudaLossPlan& plan) {
-  constexpr double kChunkRowCost = 247, kTileColCost = 210;
+  constexpr double kChunkRowCost = 200, kTileColCost = 420;
   double tiled = plan.tiles == 1 ? 0 : (s.may_keep ? 1.0 / 3 : 0) + kTileColCost / static_cast<double>(plan.tile_cols);
   return static_cast<double>(s.rows) * (1 + tiled) + kChunkRowCost * static_cast<double>(plan.chunks);
 }
