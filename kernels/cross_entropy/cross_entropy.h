@@ -3,6 +3,7 @@
 // arrays.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/cross_entropy/loss.h"
@@ -28,6 +29,8 @@ struct CrossEntropyForward {
   LossOptions options;
   LossOutputs out;
   void* statistics = nullptr;  // (3, rows) accum_dtype, out, or null
+  void* workspace = nullptr;   // workspace_bytes(exec, args); may be null when that is 0
+  size_t workspace_size_bytes = 0;
 };
 
 // The gradient from the logits and the residual; any shard.
@@ -37,8 +40,10 @@ struct CrossEntropyBackward {
   const void* offset;  // (rows) accum_dtype, of forward
   const void* logsum;  // (rows) accum_dtype, of forward
   LossUpstream upstream;
-  void* dlogits;           // (rows, vocab) dtype, rows ld_dlogits apart, out: 0 on ignored rows; may be the logits
-  int64_t ld_dlogits = 0;  // elements; 0: vocab
+  void* dlogits;              // (rows, vocab) dtype, rows ld_dlogits apart, out: 0 on ignored rows; may be the logits
+  int64_t ld_dlogits = 0;     // elements; 0: vocab
+  void* workspace = nullptr;  // workspace_bytes(exec, args); may be null when that is 0
+  size_t workspace_size_bytes = 0;
 };
 
 // Both, row by row. The whole vocabulary only.
@@ -47,12 +52,23 @@ struct CrossEntropyForwardBackward {
   LossOptions options;
   LossOutputs out;
   LossUpstream upstream;
-  void* dlogits;           // as CrossEntropyBackward's; overwrites the logits only when it is them
-  int64_t ld_dlogits = 0;  // elements; 0: vocab
+  void* dlogits;              // as CrossEntropyBackward's; overwrites the logits only when it is them
+  int64_t ld_dlogits = 0;     // elements; 0: vocab
+  void* workspace = nullptr;  // workspace_bytes(exec, args); may be null when that is 0
+  size_t workspace_size_bytes = 0;
 };
 
 void launch(const CpuExec& exec, const CrossEntropyForward& args);
 void launch(const CpuExec& exec, const CrossEntropyBackward& args);
 void launch(const CpuExec& exec, const CrossEntropyForwardBackward& args);
+size_t workspace_bytes(const CpuExec& exec, const CrossEntropyForward& args);
+size_t workspace_bytes(const CpuExec& exec, const CrossEntropyBackward& args);
+size_t workspace_bytes(const CpuExec& exec, const CrossEntropyForwardBackward& args);
+void launch(const CudaExec& exec, const CrossEntropyForward& args);
+void launch(const CudaExec& exec, const CrossEntropyBackward& args);
+void launch(const CudaExec& exec, const CrossEntropyForwardBackward& args);
+size_t workspace_bytes(const CudaExec& exec, const CrossEntropyForward& args);
+size_t workspace_bytes(const CudaExec& exec, const CrossEntropyBackward& args);
+size_t workspace_bytes(const CudaExec& exec, const CrossEntropyForwardBackward& args);
 
 }  // namespace xce

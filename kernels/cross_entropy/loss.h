@@ -83,5 +83,8 @@ struct LossFromStatistics {
 void launch(const CpuExec& exec, const LossCount& args);
 void launch(const CpuExec& exec, const LossMergeStatistics& args);
 void launch(const CpuExec& exec, const LossFromStatistics& args);
+void launch(const CudaExec& exec, const LossCount& args);
+void launch(const CudaExec& exec, const LossMergeStatistics& args);
+void launch(const CudaExec& exec, const LossFromStatistics& args);
 
 }  // namespace xce

@@ -1,5 +1,5 @@
-// One row's arithmetic, shared by both losses: which labels count, the loss from a row's statistics, the reduced
-// results.
+// One row's arithmetic, shared by both losses and devices: which labels count, the loss from a row's statistics, the
+// reduced results.
 #pragma once
 
 #include <cmath>
@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "kernels/base/check.h"
+#include "kernels/base/host_device.h"
 #include "kernels/cross_entropy/loss.h"
 
 namespace xce::loss {
@@ -16,10 +17,10 @@ inline int64_t label_of(const LossTargets& targets, int64_t row) {
     return static_cast<int64_t>(static_cast<const I*>(targets.index)[row * targets.stride]);
   });
 }
-inline bool in_vocab(int64_t label, int64_t vocab_global) {
+XCE_HOST_DEVICE inline bool in_vocab(int64_t label, int64_t vocab_global) {
   return label >= 0 && label < vocab_global;
 }
-inline bool is_valid(const LossTargets& targets, int64_t label, int64_t vocab_global) {
+XCE_HOST_DEVICE inline bool is_valid(const LossTargets& targets, int64_t label, int64_t vocab_global) {
   return label != targets.ignore_index && in_vocab(label, vocab_global);
 }
 
@@ -44,7 +45,7 @@ inline void check(const LossOptions& options) {
             "a denominator only with reduction mean", static_cast<int>(options.reduction));
 }
 
-inline double denominator(const LossOptions& options, int64_t n_valid) {
+XCE_HOST_DEVICE inline double denominator(const LossOptions& options, int64_t n_valid) {
   if (options.reduction != Reduction::kMean) return 1;
   return options.denominator ? *options.denominator : static_cast<double>(n_valid);
 }
@@ -53,7 +54,7 @@ inline double denominator(const LossOptions& options, int64_t n_valid) {
 struct RowLoss {
   double offset, logsum, loss, z_loss;
 };
-inline RowLoss row_loss(double max, double sum, double target, double z_loss) {
+XCE_HOST_DEVICE inline RowLoss row_loss(double max, double sum, double target, double z_loss) {
   double logsum = std::log(sum), lse = max + logsum;
   double z = z_loss != 0 ? z_loss * lse * lse : 0;
   return {max, logsum, logsum - (target - max) + z, z};
@@ -66,14 +67,14 @@ inline bool any(const LossOutputs& out) {
 
 // Row i's results; of a null `row`: those of an ignored one.
 template <class A>
-void store_row(const LossOutputs& out, int64_t i, const RowLoss* row) {
+XCE_HOST_DEVICE void store_row(const LossOutputs& out, int64_t i, const RowLoss* row) {
   if (out.row_loss) static_cast<A*>(out.row_loss)[i] = row ? static_cast<A>(row->loss) : A(0);
   if (out.offset) static_cast<A*>(out.offset)[i] = row ? static_cast<A>(row->offset) : A(0);
   if (out.logsum) static_cast<A*>(out.logsum)[i] = row ? static_cast<A>(row->logsum) : A(0);
 }
 
 template <class A>
-void store_totals(const LossOutputs& out, const LossOptions& options, const Totals& totals) {
+XCE_HOST_DEVICE void store_totals(const LossOutputs& out, const LossOptions& options, const Totals& totals) {
   double d = denominator(options, totals.n_valid);
   double loss = d == 0 ? 0 : totals.loss / d;
   if (out.loss) *static_cast<A*>(out.loss) = static_cast<A>(loss);
@@ -85,7 +86,7 @@ void store_totals(const LossOutputs& out, const LossOptions& options, const Tota
 
 // Row i's factor of the gradient, upstream_i / D; D is not 0.
 template <class A>
-double row_upstream(const LossUpstream& upstream, Reduction reduction, double d, int64_t i) {
+XCE_HOST_DEVICE double row_upstream(const LossUpstream& upstream, Reduction reduction, double d, int64_t i) {
   if (!upstream.gradient) return 1 / d;
   int64_t at = reduction == Reduction::kNone ? i * upstream.stride : 0;
   return static_cast<double>(static_cast<const A*>(upstream.gradient)[at]) / d;

@@ -100,6 +100,7 @@ struct LossChunks {
   int64_t count, rows_per_chunk;
 };
 LossChunks chunks(const CpuExec& exec, const LinearCrossEntropyForwardBackward& args, int64_t plan_vocab = 0);
+LossChunks chunks(const CudaExec& exec, const LinearCrossEntropyForwardBackward& args, int64_t plan_vocab = 0);
 
 void launch(const CpuExec& exec, const LinearCrossEntropyForward& args);
 void launch(const CpuExec& exec, const LinearCrossEntropyBackward& args);
@@ -111,5 +112,15 @@ size_t workspace_bytes(const CpuExec& exec, const LinearCrossEntropyBackward& ar
 size_t workspace_bytes(const CpuExec& exec, const LinearCrossEntropyForwardBackward& args);
 size_t workspace_bytes(const CpuExec& exec, const LinearCrossEntropyBegin& args);
 size_t workspace_bytes(const CpuExec& exec, const LinearCrossEntropyFinish& args);
+void launch(const CudaExec& exec, const LinearCrossEntropyForward& args);
+void launch(const CudaExec& exec, const LinearCrossEntropyBackward& args);
+void launch(const CudaExec& exec, const LinearCrossEntropyForwardBackward& args);
+void launch(const CudaExec& exec, const LinearCrossEntropyBegin& args);
+void launch(const CudaExec& exec, const LinearCrossEntropyFinish& args);
+size_t workspace_bytes(const CudaExec& exec, const LinearCrossEntropyForward& args);
+size_t workspace_bytes(const CudaExec& exec, const LinearCrossEntropyBackward& args);
+size_t workspace_bytes(const CudaExec& exec, const LinearCrossEntropyForwardBackward& args);
+size_t workspace_bytes(const CudaExec& exec, const LinearCrossEntropyBegin& args);
+size_t workspace_bytes(const CudaExec& exec, const LinearCrossEntropyFinish& args);
 
 }  // namespace xce

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/device_test.h"
 #include "tests/support/loss_harness.h"
 
 namespace xce::test {
@@ -19,6 +20,15 @@ struct Logits {
     return l;
   }
 };
+
+// Runs an op in a workspace of its own, poisoned.
+template <class Args>
+void run_op(const Exec& exec, Args args) {
+  args.workspace_size_bytes = workspace_bytes(exec, args);
+  Vector<unsigned char> scratch(args.workspace_size_bytes, 0xFF);
+  args.workspace = scratch.data();
+  run(exec, args);
+}
 
 struct Setup {
   DType dtype = DType::kF32;
@@ -37,6 +47,8 @@ class CrossEntropyRun {
         accum_(accum_dtype(s.dtype)),
         ld_(l.c.vocab + s.pad),
         upstream_(accum_, std::max<int64_t>(1, std::ssize(l.c.upstream))),
+        divisor_(l.c.divisor),
+        labels_(l.c.labels.begin(), l.c.labels.end()),
         logits(s.dtype, l.c.rows * ld_),
         dlogits(s.dtype, l.c.rows * ld_),
         loss(accum_, 1),
@@ -49,23 +61,23 @@ class CrossEntropyRun {
   }
   CrossEntropyInputs inputs() const {
     return {.logits = logits.data(),
-            .targets = {.index = c_.labels.data(), .type = IndexType::kI64, .ignore_index = c_.ignore_index},
+            .targets = {.index = labels_.data(), .type = IndexType::kI64, .ignore_index = c_.ignore_index},
             .rows = c_.rows,
             .vocab = c_.vocab,
             .dtype = s_.dtype,
             .ld = s_.pad ? ld_ : 0};
   }
   LossOptions options() const {
-    return {.reduction = s_.reduction, .z_loss = c_.z_loss, .denominator = s_.by_pointer ? &c_.divisor : nullptr};
+    return {.reduction = s_.reduction, .z_loss = c_.z_loss, .denominator = s_.by_pointer ? divisor_.data() : nullptr};
   }
   LossOutputs outputs() {
     return {.loss = loss.data(),
-            .loss_total = &total,
+            .loss_total = total.data(),
             .row_loss = row_loss.data(),
             .offset = offset.data(),
             .logsum = logsum.data(),
-            .n_valid = &n_valid,
-            .out_of_range = &out_of_range};
+            .n_valid = n_valid.data(),
+            .out_of_range = out_of_range.data()};
   }
   LossUpstream upstream() const {
     if (c_.upstream.empty()) return {};
@@ -73,24 +85,24 @@ class CrossEntropyRun {
   }
   Array& gradient() { return s_.in_place ? logits : dlogits; }
   void forward(const Exec& exec) {
-    run(exec, CrossEntropyForward{.in = inputs(), .options = options(), .out = outputs()});
+    run_op(exec, CrossEntropyForward{.in = inputs(), .options = options(), .out = outputs()});
   }
   void backward(const Exec& exec) {
-    run(exec, CrossEntropyBackward{.in = inputs(),
-                                   .options = options(),
-                                   .offset = offset.data(),
-                                   .logsum = logsum.data(),
-                                   .upstream = upstream(),
-                                   .dlogits = gradient().data(),
-                                   .ld_dlogits = s_.pad ? ld_ : 0});
+    run_op(exec, CrossEntropyBackward{.in = inputs(),
+                                      .options = options(),
+                                      .offset = offset.data(),
+                                      .logsum = logsum.data(),
+                                      .upstream = upstream(),
+                                      .dlogits = gradient().data(),
+                                      .ld_dlogits = s_.pad ? ld_ : 0});
   }
   void forward_backward(const Exec& exec) {
-    run(exec, CrossEntropyForwardBackward{.in = inputs(),
-                                          .options = options(),
-                                          .out = outputs(),
-                                          .upstream = upstream(),
-                                          .dlogits = gradient().data(),
-                                          .ld_dlogits = s_.pad ? ld_ : 0});
+    run_op(exec, CrossEntropyForwardBackward{.in = inputs(),
+                                             .options = options(),
+                                             .out = outputs(),
+                                             .upstream = upstream(),
+                                             .dlogits = gradient().data(),
+                                             .ld_dlogits = s_.pad ? ld_ : 0});
   }
   double dlogit(int64_t i, int64_t v) { return gradient()[i * ld_ + v]; }
   void expect(const LossAnswer& want) {
@@ -115,18 +127,20 @@ class CrossEntropyRun {
   DType accum_;
   int64_t ld_;
   Array upstream_;
+  Scalar<double> divisor_;
+  Vector<int64_t> labels_;
 
  public:
   Array logits, dlogits, loss, row_loss, offset, logsum;
-  double total = 0;
-  int64_t n_valid = -1, out_of_range = -1;
+  Scalar<double> total{0};
+  Scalar<int64_t> n_valid{-1}, out_of_range{-1};
 };
 
 void check_case(const Logits& l, Setup s) {
   LossAnswer want = reference_cross_entropy(l.c, l.z);
   for (bool in_place : {false, true}) {
     s.in_place = in_place;
-    for (const Exec& exec : cpu_execs()) {
+    for (const Exec& exec : all_execs()) {
       CrossEntropyRun two(l, s), both(l, s);
       Array before = two.logits;
       two.forward(exec);
@@ -187,51 +201,54 @@ TEST(CrossEntropy, OneFiniteLogitAmongMinusInfinity) {
   check_case(l, {});
 }
 
-TEST(CrossEntropy, Law3_BitwiseRepeatable) {
+class CrossEntropyDevice : public DeviceTest {};
+INSTANTIATE_TEST_SUITE_P(Devices, CrossEntropyDevice, ::testing::ValuesIn(device_names()), device_name);
+
+TEST_P(CrossEntropyDevice, Law3_BitwiseRepeatable) {
   Logits l = Logits::random(DType::kBf16, 100, 1500, 9);
   CrossEntropyRun first(l, {.dtype = DType::kBf16});
-  first.forward_backward(cpu_exec(3));
+  first.forward_backward(exec());
   for (int repeat = 0; repeat < 3; ++repeat) {
     CrossEntropyRun again(l, {.dtype = DType::kBf16});
-    again.forward_backward(cpu_exec(3));
+    again.forward_backward(exec());
     EXPECT_TRUE(again.loss.same_bits(first.loss));
     EXPECT_TRUE(again.dlogits.same_bits(first.dlogits));
   }
 }
 
-TEST(CrossEntropy, Law5_AllIgnoredOrNoRowsGiveZero) {
+TEST_P(CrossEntropyDevice, Law5_AllIgnoredOrNoRowsGiveZero) {
   for (int64_t rows : {0, 9}) {
     Logits l = Logits::random(DType::kF32, rows, 50, 10);
     l.c.labels.assign(rows, -100);
     l.z.assign(l.z.size(), kInf);
     CrossEntropyRun got(l, {});
-    got.forward_backward(cpu_exec(3));
+    got.forward_backward(exec());
     EXPECT_EQ(got.loss[0], 0);
     EXPECT_EQ(got.n_valid, 0);
     for (int64_t i = 0; i < got.dlogits.size(); ++i) ASSERT_EQ(got.dlogits[i], 0);
   }
 }
 
-TEST(CrossEntropy, Law7_NanAndMinusInfinityPoisonTheirOwnRow) {
+TEST_P(CrossEntropyDevice, Law7_NanAndMinusInfinityPoisonTheirOwnRow) {
   Logits l = Logits::random(DType::kF32, 5, 1500, 11);
   l.c.labels = {1, 2, 3, -100, 5};
   l.z[1 * 1500 + 1400] = std::nan("");
   for (int64_t v = 0; v < 1500; ++v) l.z[2 * 1500 + v] = -kInf;
   l.z[3 * 1500] = std::nan("");  // ignored
   CrossEntropyRun got(l, {});
-  got.forward_backward(cpu_exec(3));
+  got.forward_backward(exec());
   for (int64_t i = 0; i < 5; ++i) {
     EXPECT_EQ(std::isnan(got.row_loss[i]), i == 1 || i == 2) << i;
     for (int64_t v = 0; v < 1500; ++v) ASSERT_EQ(std::isnan(got.dlogit(i, v)), i == 1 || i == 2) << i;
   }
 }
 
-TEST(CrossEntropy, WrongGradientsFail) {
+TEST_P(CrossEntropyDevice, WrongGradientsFail) {
   Logits l = Logits::random(DType::kBf16, 300, 1000, 12);
   l.c.upstream = {-2};
   LossAnswer want = reference_cross_entropy(l.c, l.z);
   CrossEntropyRun got(l, {.dtype = DType::kBf16});
-  got.forward_backward(cpu_exec(2));
+  got.forward_backward(exec());
   std::vector<double> values = got.dlogits.values();
   double bar = gradient_bar(DType::kBf16, want.max_logit);
   EXPECT_LE(relative_l2(values, want.dlogits), bar);
@@ -243,7 +260,7 @@ TEST(CrossEntropy, WrongGradientsFail) {
 }
 
 // Two shards, the second padded: statistics, merge, loss, then each one's gradient.
-TEST(CrossEntropy, ShardsEqualTheWhole) {
+TEST_P(CrossEntropyDevice, ShardsEqualTheWhole) {
   Logits l = Logits::random(DType::kF32, 30, 100, 13);
   LossAnswer want = reference_cross_entropy(l.c, l.z);
   CrossEntropyRun whole(l, {});
@@ -257,27 +274,27 @@ TEST(CrossEntropy, ShardsEqualTheWhole) {
   for (int k : {0, 1}) {
     CrossEntropyForward args{
         .in = part[k], .options = {}, .out = {}, .statistics = static_cast<float*>(sets.data()) + k * 90};
-    run(cpu_exec(3), args);
+    run_op(exec(), args);
     args.out.loss = whole.loss.data();
-    EXPECT_THROW(run(cpu_exec(3), args), Error);
+    EXPECT_THROW(run_op(exec(), args), Error);
   }
-  run(cpu_exec(3),
+  run(exec(),
       LossMergeStatistics{.sets = sets.data(), .merged = merged.data(), .count = 2, .rows = 30, .dtype = DType::kF32});
-  run(cpu_exec(3), LossFromStatistics{.statistics = merged.data(),
-                                      .targets = part[0].targets,
-                                      .rows = 30,
-                                      .vocab_global = 100,
-                                      .dtype = DType::kF32,
-                                      .options = {},
-                                      .out = whole.outputs()});
+  run(exec(), LossFromStatistics{.statistics = merged.data(),
+                                 .targets = part[0].targets,
+                                 .rows = 30,
+                                 .vocab_global = 100,
+                                 .dtype = DType::kF32,
+                                 .options = {},
+                                 .out = whole.outputs()});
   for (int k : {0, 1})
-    run(cpu_exec(3), CrossEntropyBackward{.in = part[k],
-                                          .options = {},
-                                          .offset = whole.offset.data(),
-                                          .logsum = whole.logsum.data(),
-                                          .upstream = {},
-                                          .dlogits = k == 0 ? whole.dlogits.data() : right.data(),
-                                          .ld_dlogits = k == 0 ? 100 : 0});
+    run_op(exec(), CrossEntropyBackward{.in = part[k],
+                                        .options = {},
+                                        .offset = whole.offset.data(),
+                                        .logsum = whole.logsum.data(),
+                                        .upstream = {},
+                                        .dlogits = k == 0 ? whole.dlogits.data() : right.data(),
+                                        .ld_dlogits = k == 0 ? 100 : 0});
   for (int64_t i = 0; i < 30; ++i) {
     for (int64_t v = 64; v < 100; ++v) whole.dlogits.set(i * 100 + v, right[i * 64 + v - 64]);
     for (int64_t v = 36; v < 64; ++v) ASSERT_EQ(right[i * 64 + v], 0);

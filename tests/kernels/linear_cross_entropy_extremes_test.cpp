@@ -12,7 +12,7 @@ void check_case(const LossCase& c, LossSetup s) {
   LossAnswer want = reference_linear_cross_entropy(c);
   for (size_t budget : {size_t{128} << 20, size_t{64} << 10}) {
     s.budget_bytes = budget;
-    for (const Exec& exec : cpu_execs()) {
+    for (const Exec& exec : all_execs()) {
       LossRun both(c, s), two(c, s);
       both.forward_backward(exec);
       expect_loss(both, want, s.dtype);
@@ -87,12 +87,14 @@ TEST(LinearCrossEntropyExtremes, OneFiniteLogitAmongMinusInfinity) {
   c.labels = {600, 7, 600};  // a label of probability 0: infinite loss, finite gradient
   LossAnswer want = reference_linear_cross_entropy(c);
   for (size_t budget : {size_t{1} << 20, size_t{8} << 10}) {
-    LossRun got(c, {.budget_bytes = budget});
-    got.forward_backward(cpu_exec(3));
-    EXPECT_EQ(got.row_loss[0], 0);
-    EXPECT_EQ(got.row_loss[1], kInf);
-    EXPECT_EQ(got.loss[0], kInf);
-    expect_gradients(got, want, {});
+    for (const Exec& exec : all_execs()) {
+      LossRun got(c, {.budget_bytes = budget});
+      got.forward_backward(exec);
+      EXPECT_EQ(got.row_loss[0], 0);
+      EXPECT_EQ(got.row_loss[1], kInf);
+      EXPECT_EQ(got.loss[0], kInf);
+      expect_gradients(got, want, {});
+    }
   }
 }
 

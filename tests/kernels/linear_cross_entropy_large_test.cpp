@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "kernels/linear_cross_entropy/linear_cross_entropy.h"
-#include "tests/support/execs.h"
+#include "tests/support/array.h"
+#include "tests/support/device_test.h"
 
 namespace xce::test {
 namespace {
@@ -14,8 +15,8 @@ namespace {
 constexpr int64_t kRows = 32769, kVocab = 131072, kHidden = 8;
 
 struct Large {
-  std::vector<float> x = std::vector<float>(kRows * kHidden), weight = std::vector<float>(kVocab * kHidden);
-  std::vector<int32_t> labels = std::vector<int32_t>(kRows);
+  Vector<float> x = Vector<float>(kRows * kHidden), weight = Vector<float>(kVocab * kHidden);
+  Vector<int32_t> labels = Vector<int32_t>(kRows);
   Large() {
     std::mt19937 gen(1);
     std::normal_distribution<float> normal;
@@ -41,11 +42,14 @@ void expect_close(const float* got, const std::vector<double>& want) {
   EXPECT_LE(std::sqrt(error), 1e-5 * std::sqrt(norm));  // of one row or column; the bar of whole tensors is lower
 }
 
-TEST(LinearCrossEntropyLarge, MoreThanTwoToThe32LogitsIn64MiB) {
+class LinearCrossEntropyLarge : public DeviceTest {};
+INSTANTIATE_TEST_SUITE_P(Devices, LinearCrossEntropyLarge, ::testing::ValuesIn(device_names()), device_name);
+
+TEST_P(LinearCrossEntropyLarge, MoreThanTwoToThe32LogitsIn64MiB) {
   Large p;
-  float loss = NAN;
-  std::vector<float> dx(p.x.size(), NAN), dweight(p.weight.size(), NAN), offset(kRows, NAN), logsum(kRows, NAN);
-  std::vector<char> scratch(size_t{64} << 20);
+  Scalar<float> loss(NAN);
+  Vector<float> dx(p.x.size(), NAN), dweight(p.weight.size(), NAN), offset(kRows, NAN), logsum(kRows, NAN);
+  Vector<char> scratch(size_t{64} << 20);
   LinearCrossEntropyForwardBackward call{
       .in = {.x = p.x.data(),
              .weight = p.weight.data(),
@@ -56,11 +60,11 @@ TEST(LinearCrossEntropyLarge, MoreThanTwoToThe32LogitsIn64MiB) {
              .vocab = kVocab,
              .dtype = DType::kF32},
       .options = {},
-      .out = {.loss = &loss, .offset = offset.data(), .logsum = logsum.data()},
+      .out = {.loss = loss.data(), .offset = offset.data(), .logsum = logsum.data()},
       .upstream = {},
       .grad = {.dx = dx.data(), .dweight = dweight.data()},
       .workspace = {.budget_bytes = scratch.size(), .data = scratch.data(), .size_bytes = scratch.size()}};
-  run(cpu_exec(2), call);
+  run(exec(), call);
 
   std::vector<double> lse(kRows);
   double total = 0;

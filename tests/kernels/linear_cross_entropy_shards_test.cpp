@@ -3,10 +3,14 @@
 
 #include <memory>
 
+#include "tests/support/device_test.h"
 #include "tests/support/loss_harness.h"
 
 namespace xce::test {
 namespace {
+
+class LinearCrossEntropyShards : public DeviceTest {};
+INSTANTIATE_TEST_SUITE_P(Devices, LinearCrossEntropyShards, ::testing::ValuesIn(device_names()), device_name);
 
 struct Part {
   int64_t offset, cols;  // of global labels; columns at or beyond the vocabulary are padding, their weights NaN
@@ -16,8 +20,8 @@ struct Part {
 struct Rank {
   Part part;
   Array weight, bias, dx, dweight, dbias, loss, row_loss, offset, logsum;
-  std::vector<char> scratch;
-  int64_t n_valid = -1;
+  Vector<char> scratch;
+  Scalar<int64_t> n_valid{-1};
 
   Rank(const LossCase& c, DType dtype, Part p)
       : part(p),
@@ -40,7 +44,7 @@ struct Rank {
 class Sharded {
  public:
   Sharded(const LossCase& c, DType dtype, const std::vector<Part>& parts, size_t budget)
-      : c_(c), dtype_(dtype), budget_(budget), x_(dtype, c.rows * c.hidden) {
+      : c_(c), dtype_(dtype), budget_(budget), x_(dtype, c.rows * c.hidden), labels_(c.labels.begin(), c.labels.end()) {
     for (int64_t i = 0; i < x_.size(); ++i) x_.set(i, c.x[i]);
     for (const Part& part : parts) {
       ranks_.push_back(std::make_unique<Rank>(c, dtype, part));
@@ -53,7 +57,7 @@ class Sharded {
         .in = {.x = x_.data(),
                .weight = r.weight.data(),
                .bias = r.bias.data(),
-               .targets = {.index = c_.labels.data(), .type = IndexType::kI64},
+               .targets = {.index = labels_.data(), .type = IndexType::kI64},
                .rows = c_.rows,
                .hidden = c_.hidden,
                .vocab = r.part.cols,
@@ -65,16 +69,19 @@ class Sharded {
                 .row_loss = r.row_loss.data(),
                 .offset = r.offset.data(),
                 .logsum = r.logsum.data(),
-                .n_valid = &r.n_valid},
+                .n_valid = r.n_valid.data()},
         .upstream = {},
         .grad = {.dx = r.dx.data(), .dweight = r.dweight.data(), .dbias = r.dbias.data(), .dx_in_accum_dtype = true},
         .workspace = {.budget_bytes = budget_, .data = r.scratch.data(), .size_bytes = r.scratch.size()}};
   }
 
+  LossChunks chunks_of(const Exec& exec, Rank& r) {
+    return std::visit([&](const auto& device) { return chunks(device, call(r), largest_); }, exec);
+  }
   int64_t begin_finish(const Exec& exec) {
-    LossChunks cut = chunks(std::get<CpuExec>(exec), call(*ranks_[0]), largest_);
+    LossChunks cut = chunks_of(exec, *ranks_[0]);
     for (auto& r : ranks_) {
-      EXPECT_EQ(chunks(std::get<CpuExec>(exec), call(*r), largest_).count, cut.count);
+      EXPECT_EQ(chunks_of(exec, *r).count, cut.count);
       LinearCrossEntropyBegin begin{.call = call(*r), .chunk = 0, .statistics = nullptr, .plan_vocab = largest_};
       r->scratch.assign(workspace_bytes(exec, begin), -1);
     }
@@ -133,8 +140,8 @@ class Sharded {
     }
   }
 
-  void expect_equal_to(const LossAnswer& want) const {
-    double bar = gradient_bar(accum_dtype(dtype_), want.max_logit);
+  void expect_equal_to(const LossAnswer& want, bool on_gpu) const {
+    double bar = weight_gradient_bar(dtype_, on_gpu, want.max_logit);
     std::vector<double> dx(c_.rows * c_.hidden, 0.0), dweight, dbias;
     for (const auto& r : ranks_) {
       EXPECT_NEAR(r->loss[0], want.loss, loss_bar(dtype_, want.loss, want.max_logit));
@@ -174,6 +181,7 @@ class Sharded {
   DType dtype_;
   size_t budget_;
   Array x_;
+  Vector<int64_t> labels_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   int64_t largest_ = 0;
 };
@@ -193,7 +201,7 @@ LossCase sharded_case(DType dtype) {
   return c;
 }
 
-TEST(LinearCrossEntropyShards, BeginAndFinishEqualTheWhole) {
+TEST_P(LinearCrossEntropyShards, BeginAndFinishEqualTheWhole) {
   for (DType dtype : {DType::kF32, DType::kBf16, DType::kF64}) {
     LossCase c = sharded_case(dtype);
     LossAnswer want = reference_linear_cross_entropy(c);
@@ -201,29 +209,29 @@ TEST(LinearCrossEntropyShards, BeginAndFinishEqualTheWhole) {
       for (size_t budget : {size_t{8} << 20, size_t{20} << 10}) {
         SCOPED_TRACE(str(name_of(dtype), " ", parts.size(), " shards, budget ", budget));
         Sharded head(c, dtype, parts, budget);
-        int64_t count = head.begin_finish(cpu_exec(3));
-        EXPECT_EQ(count == 1, budget > (size_t{1} << 20));
-        head.expect_equal_to(want);
+        int64_t count = head.begin_finish(exec());
+        EXPECT_TRUE(on_gpu() || (count == 1) == (budget > (size_t{1} << 20)));
+        head.expect_equal_to(want, on_gpu());
       }
     }
   }
 }
 
-TEST(LinearCrossEntropyShards, ForwardMergeBackwardEqualsTheWhole) {
+TEST_P(LinearCrossEntropyShards, ForwardMergeBackwardEqualsTheWhole) {
   for (DType dtype : {DType::kF32, DType::kBf16, DType::kF64}) {
     LossCase c = sharded_case(dtype);
     LossAnswer want = reference_linear_cross_entropy(c);
     for (const auto& parts : kCuts) {
       SCOPED_TRACE(str(name_of(dtype), " ", parts.size(), " shards"));
       Sharded head(c, dtype, parts, size_t{60} << 10);
-      head.forward_then_backward(cpu_exec(3));
-      head.expect_equal_to(want);
+      head.forward_then_backward(exec());
+      head.expect_equal_to(want, on_gpu());
     }
   }
 }
 
 // A vocabulary padded to a convenient size without any sharding: vocab_global below vocab.
-TEST(LinearCrossEntropyShards, PaddedVocabularyInOneCall) {
+TEST_P(LinearCrossEntropyShards, PaddedVocabularyInOneCall) {
   LossCase c = random_case(DType::kF32, 50, 8, 70, 22);
   LossAnswer want = reference_linear_cross_entropy(c);
   LossCase padded = c;
@@ -238,7 +246,7 @@ TEST(LinearCrossEntropyShards, PaddedVocabularyInOneCall) {
                                          .grad = got.gradients(),
                                          .workspace = {}};
   call.in.vocab_global = 70;
-  got.launch_with_workspace(cpu_exec(3), call, call.workspace);
+  got.launch_with_workspace(exec(), call, call.workspace);
   want.dweight.resize(padded.vocab * c.hidden, 0.0);
   want.dbias.resize(padded.vocab, 0.0);
   expect_loss(got, want, DType::kF32);

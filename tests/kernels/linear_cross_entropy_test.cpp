@@ -11,7 +11,7 @@ namespace {
 // forward + backward and forward_backward, both checked.
 void check_case(const LossCase& c, const LossSetup& s) {
   LossAnswer want = reference_linear_cross_entropy(c);
-  for (const Exec& exec : cpu_execs()) {
+  for (const Exec& exec : all_execs()) {
     LossRun two(c, s), one(c, s);
     two.forward(exec);
     expect_loss(two, want, s.dtype);
@@ -46,6 +46,17 @@ TEST(LinearCrossEntropy, LargeVocabulariesAndManyRows) {
   }
 }
 
+// Vocabularies for which a Hopper GPU holds a row of logits in a cluster's registers, each of its variants.
+TEST(LinearCrossEntropy, LargeVocabulariesInBf16) {
+  for (auto [n, h, v] :
+       {std::tuple{9, 8, 16384}, {7, 16, 40000}, {6, 24, 70001}, {5, 16, 131072}, {4, 8, 200000}, {3, 8, 262144}}) {
+    SCOPED_TRACE(describe(DType::kBf16, n, h, v));
+    LossCase c = random_case(DType::kBf16, n, h, v, n + h + v);
+    c.z_loss = 0.001;
+    check_case(c, {.dtype = DType::kBf16});
+  }
+}
+
 TEST(LinearCrossEntropy, WideHidden) {
   for (DType dtype : {DType::kF32, DType::kBf16}) check_case(random_case(dtype, 17, 2048, 515, 3), {.dtype = dtype});
 }
@@ -77,10 +88,12 @@ TEST(LinearCrossEntropy, DenominatorByPointer) {
   check_case(c, {.by_pointer = true});
   c.divisor = 0;  // zero loss and gradients; the residual is still the rows'
   LossAnswer want = reference_linear_cross_entropy(c);
-  LossRun got(c, {.by_pointer = true});
-  got.forward_backward(cpu_execs()[1]);
-  EXPECT_EQ(got.loss[0], 0);
-  expect_gradients(got, want, {});
+  for (const Exec& exec : all_execs()) {
+    LossRun got(c, {.by_pointer = true});
+    got.forward_backward(exec);
+    EXPECT_EQ(got.loss[0], 0);
+    expect_gradients(got, want, {});
+  }
 }
 
 TEST(LinearCrossEntropy, ScalarUpstream) {
@@ -108,11 +121,13 @@ TEST(LinearCrossEntropy, UpstreamNanReachesValidRowsAlone) {
   LossCase c = random_case(DType::kF32, 12, 8, 33, 11);
   c.labels[4] = c.ignore_index;
   c.upstream = {std::nan("")};
-  LossRun got(c, {});
-  got.forward_backward(cpu_execs()[1]);
-  EXPECT_TRUE(std::isfinite(got.loss[0]));
-  for (int64_t i = 0; i < c.rows; ++i) EXPECT_EQ(std::isnan(got.dx[i * c.hidden]), c.valid(i)) << i;
-  for (int64_t h = 0; h < c.hidden; ++h) EXPECT_EQ(got.dx[4 * c.hidden + h], 0);
+  for (const Exec& exec : all_execs()) {
+    LossRun got(c, {});
+    got.forward_backward(exec);
+    EXPECT_TRUE(std::isfinite(got.loss[0]));
+    for (int64_t i = 0; i < c.rows; ++i) EXPECT_EQ(std::isnan(got.dx[i * c.hidden]), c.valid(i)) << i;
+    for (int64_t h = 0; h < c.hidden; ++h) EXPECT_EQ(got.dx[4 * c.hidden + h], 0);
+  }
 }
 
 TEST(LinearCrossEntropy, EachGradientIsOptional) {

@@ -77,4 +77,17 @@ class Array {
   Vector<unsigned char> bytes_;
 };
 
+// One value where every device reaches it.
+template <class T>
+class Scalar {
+ public:
+  explicit Scalar(T value) : at_(1, value) {}
+  T* data() { return at_.data(); }
+  const T* data() const { return at_.data(); }
+  operator T() const { return at_[0]; }
+
+ private:
+  Vector<T> at_;
+};
+
 }  // namespace xce::test

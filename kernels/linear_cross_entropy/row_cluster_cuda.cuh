@@ -1,0 +1,116 @@
+// The row pass on GPUs with thread block clusters: a cluster holds one row of logits in its registers, so that each is
+// read once. For wide vocabularies and bf16 gradients over fp32 logits; row_losses_and_gradients does the same for all.
+#pragma once
+
+#include <cooperative_groups.h>
+
+#include "kernels/cross_entropy/rows_cuda.cuh"
+
+namespace xce::loss {
+
+constexpr int kClusterBlocks = 8;  // what every such GPU offers
+constexpr int kHeldWidth = 8;      // elements of a vector: two loads of 16 bytes, one store
+
+// kHeld vectors to a thread.
+template <int kThreads, int kHeld>
+__global__ void __launch_bounds__(kThreads, 1024 / kThreads) cluster_losses_and_gradients(DeviceRows<float, Bf16> r) {
+#if __CUDA_ARCH__ >= 900
+  __shared__ float2 block_part;
+  __shared__ double upstream;
+  const auto cluster = cooperative_groups::this_cluster();
+  const int64_t i = blockIdx.x / kClusterBlocks, label = r.label(i);
+  const int rank = blockIdx.x % kClusterBlocks;
+  const double d = denominator(r.options, r.totals->n_valid);
+  const bool valid = is_valid(r.targets, label, r.vocab_global);
+  auto column = [&](int k) { return ((k * kClusterBlocks + rank) * int64_t{kThreads} + threadIdx.x) * kHeldWidth; };
+  auto write = [&](auto&& gradient) {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k)
+      write_gradient<kHeldWidth>(r.dlogits + i * r.ld_out, column(k), r.cols_out, gradient(k));
+  };
+  auto zero = [](int) { return cuda::Vec<Bf16, kHeldWidth>{}; };
+  if (d == 0 && rank == 0) zero_input(r, i);
+  if (!valid) {
+    if (rank == 0 && threadIdx.x == 0) store_loss(r, i, nullptr);
+    return write(zero);
+  }
+  cuda::Vec<float, kHeldWidth> held[kHeld];
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k) held[k] = read_logits<kHeldWidth>(r, r.logits + i * r.ld, column(k));
+  if (threadIdx.x == 0) upstream = row_upstream<float>(r.upstream, r.options.reduction, d, r.first_row + i);
+  const float target = rank == 0 && threadIdx.x == 0 ? target_logit(r, i, label) : 0;
+
+  // held becomes exp(z - the thread's maximum).
+  Part<Bf16> mine = Part<Bf16>::empty();
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k)
+#pragma unroll
+    for (float z : held[k].at) mine.max = z > mine.max ? z : mine.max;
+  const float thread_max = mine.max, base = thread_max == minus_infinity<float>() ? 0 : thread_max;
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k)
+#pragma unroll
+    for (float& z : held[k].at) z = exponential<Bf16>(z - base), mine.sum += z;
+  mine = merge_block(mine);
+  if (threadIdx.x == 0) block_part = {mine.max, mine.sum};
+  cluster.sync();  // every block's part is there, and every logit was read
+  Part<Bf16> whole = Part<Bf16>::empty();
+#pragma unroll
+  for (int b = 0; b < kClusterBlocks; ++b) {
+    const float2 part = *cluster.map_shared_rank(&block_part, b);
+    whole.merge({part.x, part.y});
+  }
+  if (rank == 0 && threadIdx.x == 0) {
+    const RowLoss row = row_loss(whole.max, whole.sum, target, r.options.z_loss);
+    store_loss(r, i, &row);
+  }
+  if (d == 0) {
+    write(zero);
+  } else {
+    const float logsum = r.options.z_loss != 0 ? logf(whole.sum) : 0;
+    const RowGradient<Bf16> gradient(r, label, upstream, whole.max, logsum);
+    const float scale = exponential<Bf16>(thread_max - whole.max) / whole.sum;
+    write([&](int k) {
+      return gradient.template finish<kHeldWidth>(held[k], gradient.k * scale, column(k), r.cols, scale);
+    });
+  }
+  cluster.sync();  // no block leaves while another reads its part
+#endif
+}
+
+template <int kThreads, int kHeld>
+void launch_cluster(const CudaExec& exec, const DeviceRows<float, Bf16>& r) {
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = kClusterBlocks;
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(row_grid(r.rows * kClusterBlocks));
+  config.blockDim = dim3(kThreads);
+  config.stream = exec.stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  XCE_CUDA_CHECK(cudaLaunchKernelEx(&config, cluster_losses_and_gradients<kThreads, kHeld>, r));
+}
+
+// False, and nothing enqueued, where a block to a row does better or there are no clusters.
+inline bool launch_in_cluster(const CudaExec& exec, const DeviceRows<float, Bf16>& r) {
+  constexpr int64_t kColumns = int64_t{kClusterBlocks} * kHeldWidth * 512;
+  const bool aligned = r.ld % kHeldWidth == 0 && cuda::aligned16(r.logits, r.dlogits);
+  if (exec.cc_major < 9 || !aligned || r.rows == 0 || r.cols <= kColumns / 2 || r.cols > 8 * kColumns) return false;
+  if (r.cols <= kColumns)
+    launch_cluster<512, 1>(exec, r);
+  else if (r.cols <= 2 * kColumns)
+    launch_cluster<512, 2>(exec, r);
+  else if (r.cols <= 4 * kColumns)
+    launch_cluster<512, 4>(exec, r);
+  else
+    launch_cluster<1024, 4>(exec, r);
+  return true;
+}
+template <class T>
+bool launch_in_cluster(const CudaExec&, const DeviceRows<T, T>&) {
+  return false;
+}
+
+}  // namespace xce::loss

@@ -1,0 +1,34 @@
+// Tests with a device as parameter: TEST_P over device_names(), exec() is the device.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/support/execs.h"
+
+namespace xce::test {
+
+class DeviceTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (on_gpu() && gpu_execs().empty()) GTEST_SKIP() << "needs a GPU";
+  }
+  bool on_gpu() const { return GetParam() == "gpu"; }
+  // Of the CPU three threads: uneven shares.
+  Exec exec() const { return on_gpu() ? gpu_execs()[0] : cpu_exec(3); }
+};
+
+inline std::vector<std::string> device_names() {
+#ifdef XCE_WITH_CUDA
+  return {"cpu", "gpu"};
+#else
+  return {"cpu"};
+#endif
+}
+inline std::string device_name(const ::testing::TestParamInfo<std::string>& info) {
+  return info.param;
+}
+
+}  // namespace xce::test
