@@ -5,7 +5,6 @@
 
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <limits>
@@ -13,20 +12,13 @@
 #include <random>
 
 #include "kernels/base/check.h"
+#include "tests/support/temp_dir.h"
 
 namespace xce {
 namespace {
 
 class MetricsTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = testing::TempDir() + "/metricsXXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    dir_ = pattern;
-    path_ = dir_ / "metrics.jsonl";
-  }
-  void TearDown() override { fs::remove_all(dir_); }
-
   std::string content() const {
     std::ifstream stream(path_, std::ios::binary);
     return {std::istreambuf_iterator<char>(stream), {}};
@@ -55,7 +47,8 @@ class MetricsTest : public testing::Test {
     return text;
   }
 
-  fs::path dir_, path_;
+  test::TempDir temporary_;
+  fs::path dir_ = temporary_.path(), path_ = dir_ / "metrics.jsonl";
 };
 
 TEST_F(MetricsTest, OneLineOfJson) {

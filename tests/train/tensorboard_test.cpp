@@ -3,13 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 #include <map>
 
 #include "kernels/base/check.h"
+#include "tests/support/temp_dir.h"
 
 namespace xce {
 namespace {
@@ -113,13 +113,8 @@ std::vector<Event> read_events(const fs::path& path) {
 
 class TensorboardTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = testing::TempDir() + "/eventsXXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    dir_ = pattern;
-  }
-  void TearDown() override { fs::remove_all(dir_); }
-  fs::path dir_;
+  test::TempDir temporary_;
+  fs::path dir_ = temporary_.path();
 };
 
 TEST_F(TensorboardTest, ScalarsReadBack) {
