@@ -26,7 +26,7 @@ TEXT = CODE | {".md", ".yaml", ".json", ".txt", ".cmake"}
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
 COMMENT_OR_LITERAL = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.DOTALL)
-CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|nccl)\w*(\.h|/)")
+CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|cupti|nccl|nvtx)\w*(\.h|/)")
 
 
 def outside(*places):

@@ -1,6 +1,10 @@
 #include "src/autograd/tape.h"
 
+#include <memory>
+#include <optional>
+
 #include "kernels/base/check.h"
+#include "src/core/trace.h"
 
 namespace xce {
 namespace {
@@ -99,12 +103,21 @@ void* Tape::own_grad(const Grad& dy) {
   return dy->storage->data();
 }
 
-Var Tape::unit(int unit, bool recompute, const Var& x, const std::function<Var(const Var&)>& fn) {
-  call(hooks_.before_forward, unit);
-  on_backward([this, unit] { call(hooks_.after_backward, unit); });
+Var Tape::unit(const Unit& unit, bool recompute, const Var& x, const std::function<Var(const Var&)>& fn) {
+  TraceRange forward(unit.name + " forward");
+  // Held by both steps below: it ends with the second, or with the tape when a step between them throws.
+  auto backward = std::make_shared<std::optional<TraceRange>>();
+  call(hooks_.before_forward, unit.index);
+  on_backward([this, index = unit.index, backward] {
+    call(hooks_.after_backward, index);
+    backward->reset();
+  });
   Var y = recompute && recording_ ? recomputed(x, fn) : fn(x);
-  on_backward([this, unit] { call(hooks_.before_backward, unit); });
-  call(hooks_.after_forward, unit);
+  on_backward([this, unit, backward] {
+    backward->emplace(unit.name + " backward");
+    call(hooks_.before_backward, unit.index);
+  });
+  call(hooks_.after_forward, unit.index);
   return y;
 }
 
@@ -120,7 +133,10 @@ Var Tape::recomputed(const Var& x, const std::function<Var(const Var&)>& fn) {
   y = alias(y);
   on_backward(y, [this, x, fn](const Grad& dy) {
     size_t mark = steps_.size();
-    Var again = gradient_only(fn(x));  // the second output itself is not needed
+    Var again = [&] {
+      TraceRange range("recompute");
+      return gradient_only(fn(x));  // the second output itself is not needed
+    }();
     pass_grad(dy, again);
     dy->storage.reset();  // what again shares now is its own, free to change in place
     play_down_to(mark);

@@ -7,6 +7,8 @@
 #pragma once
 
 #include <functional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/elementwise.h"
@@ -18,6 +20,14 @@ namespace xce {
 // Called around a unit's forward and backward: where sharding gathers weights, sends gradients and frees both.
 struct UnitHooks {
   std::function<void(int unit)> before_forward, after_forward, before_backward, after_backward;
+};
+
+// One of the pieces that UnitHooks number, with its name for profilers.
+struct Unit {
+  Unit(int index) : Unit(index, "unit " + std::to_string(index)) {}
+  Unit(int index, std::string name) : index(index), name(std::move(name)) {}
+  int index;
+  std::string name;
 };
 
 // Where a backward step puts a gradient.
@@ -80,7 +90,8 @@ class Tape {
 
   // A piece of the model whose parameters are one unit: the hooks run around its forward and its backward.
   // With recompute, only the input x is kept and fn runs again, recorded, when the backward reaches it: the same bits.
-  Var unit(int unit, bool recompute, const Var& x, const std::function<Var(const Var&)>& fn);
+  // A profiler sees "NAME forward" and "NAME backward" around the hooks' calls too.
+  Var unit(const Unit& unit, bool recompute, const Var& x, const std::function<Var(const Var&)>& fn);
 
   // Plays every step in reverse; afterwards the tape is empty. The last recorded value is the loss.
   void backward();

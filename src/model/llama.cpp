@@ -41,16 +41,20 @@ Var Llama::final_norm(Tape& tape, const Var& x) const {
 
 Var Llama::blocks(Tape& tape, Tokens tokens, bool recompute) const {
   XCE_CHECK(seq_len_ > 0 && tokens.rows % seq_len_ == 0, str("whole sequences of ", seq_len_, " tokens"), tokens.rows);
+  Var x = tape.unit({0, "embedding"}, false, Var(),
+                    [&](const Var&) { return embedding(tape.parameter(embedding_), tokens); });
   int unit = 0;
-  Var x = tape.unit(unit++, false, Var(), [&](const Var&) { return embedding(tape.parameter(embedding_), tokens); });
-  for (const Layer& layer : layers_)
-    x = tape.unit(unit++, recompute, x, [this, &tape, &layer](const Var& in) { return block(tape, layer, in); });
+  for (const Layer& layer : layers_) {
+    std::string name = "layer " + std::to_string(unit);
+    x = tape.unit({++unit, name}, recompute, x,
+                  [this, &tape, &layer](const Var& in) { return block(tape, layer, in); });
+  }
   return x;
 }
 
 void Llama::loss(Tape& tape, Tokens tokens, const LossIo& io, bool recompute_blocks) const {
   Var x = blocks(tape, tokens, recompute_blocks);
-  tape.unit(unit_count() - 1, false, x, [&](const Var& in) {
+  tape.unit({unit_count() - 1, "head and loss"}, false, x, [&](const Var& in) {
     linear_cross_entropy(final_norm(tape, in), head(tape), io);
     return Var();
   });
