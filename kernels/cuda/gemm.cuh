@@ -1,5 +1,6 @@
 // Row-major matrix products by cuBLASLt: C (m x n) = op(A) op(B), plus an addend. The algorithm of a shape is chosen
-// when the shape is first seen and kept; only deterministic ones are asked for.
+// when the shape is first seen and kept (gemm_plans.h says how); only deterministic ones are asked
+// for.
 #pragma once
 
 #include <cublasLt.h>
@@ -7,10 +8,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <tuple>
+#include <optional>
+#include <string>
+#include <vector>
 
-#include "kernels/base/cuda_exec.h"
 #include "kernels/base/dtype.h"
+#include "kernels/cuda/gemm_plan_text.h"
+#include "kernels/cuda/gemm_plans.h"
 
 namespace xce::cuda {
 
@@ -28,7 +32,7 @@ struct Gemm {
 };
 void gemm(const CudaExec& exec, const Gemm& args);
 
-// Owned by a CudaDevice. Not for two threads at once.
+// Owned by a CudaDevice; gemm_plans.h tells what its words mean. Not for two threads at once.
 class GemmPlans {
  public:
   GemmPlans();
@@ -37,20 +41,31 @@ class GemmPlans {
   GemmPlans& operator=(const GemmPlans&) = delete;
 
   void run(CUstream_st* stream, const Gemm& args);
+  void start_tuning(const GemmRace& race);
+  void stop_tuning() { race_.reset(); }
+  GemmPlanCounts counts() const;
+  std::map<GemmShape, GemmChoice> choices() const;
+  void load(const std::map<GemmShape, GemmChoice>& choices, const std::string& source);
 
  private:
-  // Everything the choice of an algorithm depends on: sizes, strides, transposes, types, addend (none, apart, in place)
-  // and the pointers' alignment.
-  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool, DType, DType, int, int>;
   struct Plan;
 
-  static Key key_of(const Gemm& args);
-  std::unique_ptr<Plan> choose(const Gemm& args);
+  Plan& plan_for(CUstream_st* stream, const Gemm& args);
+  // cuBLASLt's answers for the shape, best guess first; at least one.
+  std::vector<GemmAlgorithm> answers(const Plan& plan, const GemmShape& shape, int most) const;
+  GemmChoice race(CUstream_st* stream, const Gemm& args, const Plan& plan) const;
+  // Mean ms of products run back to back for about `hold_ms`, the first third unmeasured; no value: this product cannot
+  // run so.
+  std::optional<double> sustained_ms(CUstream_st* stream, const Gemm& args, const Plan& plan,
+                                     const GemmAlgorithm& algorithm, int64_t runs) const;
+  cublasStatus_t enqueue(CUstream_st* stream, const Gemm& args, const Plan& plan, const GemmAlgorithm& algorithm) const;
 
   static constexpr size_t kScratchBytes = size_t{32} << 20;  // cuBLAS's own default on sm_90
   cublasLtHandle_t handle_ = nullptr;
   void* scratch_ = nullptr;
-  std::map<Key, std::unique_ptr<Plan>> plans_;
+  std::optional<GemmRace> race_;  // while tuning
+  std::map<GemmShape, std::unique_ptr<Plan>> plans_;
+  std::map<GemmShape, GemmChoice> loaded_;
 };
 
 }  // namespace xce::cuda
