@@ -1,6 +1,6 @@
 // Causal grouped-query attention: o = softmax(scale q k^T, keys up to the query's position) v, per batch entry and
 // head. Walks tiles of keys with a running maximum and sum (FlashAttention, Dao et al. 2022); never forms seq_len x
-// seq_len.
+// seq_len. Deterministic: the same bits in every run on the same device. On CUDA head_dim is at most 256.
 #pragma once
 
 #include <cstddef>
@@ -49,5 +49,16 @@ void launch(const CpuExec& exec, const AttentionForward& args);
 void launch(const CpuExec& exec, const AttentionBackward& args);
 size_t workspace_bytes(const CpuExec& exec, const AttentionForward& args);
 size_t workspace_bytes(const CpuExec& exec, const AttentionBackward& args);
+void launch(const CudaExec& exec, const AttentionForward& args);
+void launch(const CudaExec& exec, const AttentionBackward& args);
+size_t workspace_bytes(const CudaExec& exec, const AttentionForward& args);
+size_t workspace_bytes(const CudaExec& exec, const AttentionBackward& args);
+
+// Error(kRuntime) that names the field at fault: what workspace_bytes and launch of every device begin with. Pointers
+// may be null in the first, and where batch or seq_len is 0.
+void check_sizes(const AttentionForward& args);
+void check_sizes(const AttentionBackward& args);
+void check_args(const AttentionForward& args, size_t needed_workspace_bytes);
+void check_args(const AttentionBackward& args, size_t needed_workspace_bytes);
 
 }  // namespace xce

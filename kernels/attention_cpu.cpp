@@ -294,29 +294,6 @@ size_t thread_bytes(const CpuExec& exec, const Args& args) {
   return carver.used_bytes();
 }
 
-template <class Args>
-void check_sizes(const Args& g, const char* name) {
-  XCE_CHECK(g.batch >= 0, str(name, ".batch >= 0"), g.batch);
-  XCE_CHECK(g.seq_len >= 0, str(name, ".seq_len >= 0"), g.seq_len);
-  XCE_CHECK(g.head_dim >= 1, str(name, ".head_dim >= 1"), g.head_dim);
-  XCE_CHECK(g.kv_heads >= 1, str(name, ".kv_heads >= 1"), g.kv_heads);
-  XCE_CHECK(g.heads >= 1 && g.heads % g.kv_heads == 0, str(name, ".heads a multiple of kv_heads ", g.kv_heads),
-            g.heads);
-  XCE_CHECK(g.qkv_stride >= g.heads * g.head_dim, str(name, ".qkv_stride >= heads * head_dim"), g.qkv_stride);
-  XCE_CHECK(std::isfinite(g.scale), str(name, ".scale finite"), g.scale);
-}
-
-template <class Args>
-void check_arrays(const CpuExec& exec, const Args& g, const char* name) {
-  XCE_CHECK(g.q, str(name, ".q not null"), "null");
-  XCE_CHECK(g.k, str(name, ".k not null"), "null");
-  XCE_CHECK(g.v, str(name, ".v not null"), "null");
-  XCE_CHECK(g.o, str(name, ".o not null"), "null");
-  XCE_CHECK(g.workspace, str(name, ".workspace not null"), "null");
-  size_t need = workspace_bytes(exec, g);
-  XCE_CHECK(g.workspace_size_bytes >= need, str(name, ".workspace_size_bytes >= ", need), g.workspace_size_bytes);
-}
-
 // The scratch of one thread.
 template <class A, class Args>
 auto scratch_at(const CpuExec& exec, const Args& g, int thread) {
@@ -360,32 +337,23 @@ void backward_by_tiles(const CpuExec& exec, const AttentionBackward& g) {
 }  // namespace
 
 size_t workspace_bytes(const CpuExec& exec, const AttentionForward& args) {
-  check_sizes(args, "AttentionForward");
+  check_sizes(args);
   return thread_bytes(exec, args) * exec.pool->size();
 }
 size_t workspace_bytes(const CpuExec& exec, const AttentionBackward& args) {
-  check_sizes(args, "AttentionBackward");
+  check_sizes(args);
   return thread_bytes(exec, args) * exec.pool->size();
 }
 
 void launch(const CpuExec& exec, const AttentionForward& args) {
-  check_sizes(args, "AttentionForward");
+  check_args(args, workspace_bytes(exec, args));
   if (args.batch == 0 || args.seq_len == 0) return;
-  check_arrays(exec, args, "AttentionForward");
   visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) { forward<T>(exec, args); });
 }
 
 void launch(const CpuExec& exec, const AttentionBackward& args) {
-  check_sizes(args, "AttentionBackward");
-  XCE_CHECK(args.dqkv_stride >= args.heads * args.head_dim, "AttentionBackward.dqkv_stride >= heads * head_dim",
-            args.dqkv_stride);
+  check_args(args, workspace_bytes(exec, args));
   if (args.batch == 0 || args.seq_len == 0) return;
-  check_arrays(exec, args, "AttentionBackward");
-  XCE_CHECK(args.lse, "AttentionBackward.lse not null", "null");
-  XCE_CHECK(args.d_o, "AttentionBackward.d_o not null", "null");
-  XCE_CHECK(args.dq, "AttentionBackward.dq not null", "null");
-  XCE_CHECK(args.dk, "AttentionBackward.dk not null", "null");
-  XCE_CHECK(args.dv, "AttentionBackward.dv not null", "null");
   visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) {
     if (splits_into_tiles(exec, args))
       backward_by_tiles<T>(exec, args);

@@ -27,7 +27,8 @@ struct Sizes {
 };
 constexpr Sizes kSizes[] = {{1, 1, 1, 1, 1, true},     {2, 7, 4, 1, 3, true},      {1, 31, 2, 2, 31, false},
                             {3, 64, 2, 1, 16, false},  {1, 65, 4, 4, 7, true},     {2, 127, 4, 2, 32, true},
-                            {1, 129, 2, 2, 127, true}, {1, 200, 4, 1, 128, false}, {7, 9, 3, 3, 17, false}};
+                            {1, 129, 2, 2, 127, true}, {1, 200, 4, 1, 128, false}, {7, 9, 3, 3, 17, false},
+                            {2, 70, 2, 1, 192, true},  {1, 33, 3, 1, 256, false},  {1, 67, 2, 2, 255, true}};
 constexpr Sizes kLong = {1, 1025, 2, 1, 8, true};
 constexpr DType kDTypes[] = {DType::kF32, DType::kBf16, DType::kF64};
 
@@ -72,6 +73,20 @@ struct Reference {
       }
   }
 };
+
+// The devices of all tests, and the GPU once more with its own kernels where it would choose others.
+std::vector<Exec> attention_execs() {
+  std::vector<Exec> execs = test::all_execs();
+  for (Exec exec : test::gpu_execs()) {
+    std::visit(
+        [](auto& device) {
+          if constexpr (requires { device.use_cudnn; }) device.use_cudnn = false;
+        },
+        exec);
+    execs.push_back(exec);
+  }
+  return execs;
+}
 
 // Three row blocks q, k, v with one row stride: parts of one array, or three arrays with unused columns.
 struct Qkv {
@@ -150,7 +165,7 @@ struct Case {
 
 template <class Args>
 void run_with_workspace(const Exec& exec, Args args) {
-  std::vector<double> workspace(workspace_bytes(exec, args) / sizeof(double) + 1, std::nan(""));
+  test::Vector<double> workspace(workspace_bytes(exec, args) / sizeof(double) + 1, std::nan(""));
   args.workspace = workspace.data();
   args.workspace_size_bytes = workspace_bytes(exec, args);
   run(exec, args);
@@ -180,7 +195,7 @@ void expect_right(const Exec& exec, Case& c) {
 }
 
 TEST(Attention, MatchesThePlainComputation) {
-  for (const Exec& exec : test::cpu_execs())
+  for (const Exec& exec : attention_execs())
     for (DType dtype : kDTypes)
       for (const Sizes& s : kSizes) {
         Case c(s, dtype);
@@ -189,23 +204,26 @@ TEST(Attention, MatchesThePlainComputation) {
 }
 
 TEST(Attention, MatchesThePlainComputationOverManyTiles) {
-  for (DType dtype : kDTypes) {
-    Case c(kLong, dtype);
-    expect_right(test::cpu_exec(3), c);
-  }
+  for (const Exec& exec : attention_execs())
+    for (DType dtype : kDTypes) {
+      Case c(kLong, dtype);
+      expect_right(exec, c);
+    }
 }
 
 // Scores of hundreds: without the running maximum the exponentials overflow.
 TEST(Attention, LargeScoresDoNotOverflow) {
-  Case c({1, 127, 2, 2, 32, true}, DType::kF64, 12.0);
-  expect_right(test::cpu_exec(3), c);
-  Case single({1, 127, 2, 2, 32, true}, DType::kF32, 12.0);
-  run_with_workspace(test::cpu_exec(3), single.forward());
-  EXPECT_TRUE(test::close(single.o, single.reference().o, 1e-4));
+  for (const Exec& exec : attention_execs()) {
+    Case c({1, 127, 2, 2, 32, true}, DType::kF64, 12.0);
+    expect_right(exec, c);
+    Case single({1, 127, 2, 2, 32, true}, DType::kF32, 12.0);
+    run_with_workspace(exec, single.forward());
+    EXPECT_TRUE(test::close(single.o, single.reference().o, 1e-4));
+  }
 }
 
 TEST(Attention, LseMayBeLeftOut) {
-  for (const Exec& exec : test::cpu_execs()) {
+  for (const Exec& exec : attention_execs()) {
     Case with({2, 65, 2, 1, 16, true}, DType::kF32), without(with.s, with.dtype);
     run_with_workspace(exec, with.forward());
     AttentionForward args = without.forward();
@@ -217,7 +235,7 @@ TEST(Attention, LseMayBeLeftOut) {
 }
 
 TEST(Attention, RepeatedCallsGiveTheSameBits) {
-  for (const Exec& exec : test::cpu_execs())
+  for (const Exec& exec : attention_execs())
     for (DType dtype : kDTypes)
       for (Sizes s : {Sizes{1, 200, 4, 1, 31, true}, Sizes{3, 127, 4, 4, 32, true}}) {
         Case first(s, dtype), again(s, dtype);
@@ -231,7 +249,7 @@ TEST(Attention, RepeatedCallsGiveTheSameBits) {
 
 // A query's output must not change when later tokens do.
 TEST(Attention, LaterTokensDoNotMatter) {
-  for (const Exec& exec : test::cpu_execs()) {
+  for (const Exec& exec : attention_execs()) {
     Case c({1, 100, 2, 1, 16, true}, DType::kF32), changed(c.s, c.dtype);
     int64_t from = 70;
     for (int64_t i = from * c.qkv.stride; i < c.qkv.arrays[0].size(); ++i) changed.qkv.arrays[0].set(i, 1e3 + i);
@@ -243,8 +261,7 @@ TEST(Attention, LaterTokensDoNotMatter) {
 }
 
 // d/dx sum(o * d_o) by central differences through forward itself, for some elements of q, k and v.
-TEST(Attention, GradientsMatchFiniteDifferences) {
-  Exec exec = test::cpu_exec(3);
+void expect_finite_differences(const Exec& exec) {
   Case c({1, 70, 4, 2, 5, true}, DType::kF64);
   run_with_workspace(exec, c.forward());
   run_with_workspace(exec, c.backward());
@@ -266,26 +283,30 @@ TEST(Attention, GradientsMatchFiniteDifferences) {
   }
 }
 
+TEST(Attention, GradientsMatchFiniteDifferences) {
+  for (const Exec& exec : {test::cpu_exec(3), attention_execs().back()}) expect_finite_differences(exec);
+}
+
 TEST(Attention, NothingToDoTouchesNothing) {
   for (Sizes s : {Sizes{0, 7, 2, 1, 4, true}, Sizes{2, 0, 2, 1, 4, true}}) {
     Case c(s, DType::kF32);
     AttentionForward forward = c.forward();
     forward.q = forward.k = forward.v = forward.o = nullptr;
-    EXPECT_NO_THROW(run(test::cpu_exec(1), forward));
+    for (const Exec& exec : attention_execs()) EXPECT_NO_THROW(run(exec, forward));
     AttentionBackward backward = c.backward();
     backward.dq = backward.dk = backward.dv = nullptr;
-    EXPECT_NO_THROW(run(test::cpu_exec(1), backward));
+    for (const Exec& exec : attention_execs()) EXPECT_NO_THROW(run(exec, backward));
   }
 }
 
 template <class Args, class Change>
-std::string error_after(Args args, Change&& change) {
-  std::vector<char> workspace(workspace_bytes(test::cpu_exec(1), args));
+std::string error_after(const Exec& exec, Args args, Change&& change) {
+  test::Vector<char> workspace(workspace_bytes(exec, args));
   args.workspace = workspace.data();
   args.workspace_size_bytes = workspace.size();
   change(args);
   try {
-    run(test::cpu_exec(1), args);
+    run(exec, args);
   } catch (const Error& error) {
     return error.what();
   }
@@ -310,11 +331,19 @@ std::vector<std::pair<void (*)(Args&), std::string>> bad_changes() {
           {[](Args& g) { g.workspace_size_bytes -= 1; }, ".workspace_size_bytes"}};
 }
 
+template <class Args>
+void expect_named(const Exec& exec, const Args& args, const std::string& name,
+                  const std::vector<std::pair<void (*)(Args&), std::string>>& changes) {
+  const bool needs_none = workspace_bytes(exec, args) == 0;
+  for (auto& [change, field] : changes) {
+    if (needs_none && field.starts_with(".workspace")) continue;
+    const std::string error = error_after(exec, args, change);
+    EXPECT_NE(error.find(name + field), std::string::npos) << error << "; expected " << name << field;
+  }
+}
+
 TEST(Attention, BadArgumentsAreNamed) {
   Case c({1, 5, 4, 2, 2, true}, DType::kF32);
-  auto contains = [](const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; };
-  for (auto& [change, field] : bad_changes<AttentionForward>())
-    EXPECT_PRED2(contains, error_after(c.forward(), change), "AttentionForward" + field);
   auto changes = bad_changes<AttentionBackward>();
   using B = AttentionBackward;
   changes.insert(changes.end(), {{[](B& g) { g.lse = nullptr; }, ".lse"},
@@ -323,8 +352,19 @@ TEST(Attention, BadArgumentsAreNamed) {
                                  {[](B& g) { g.dk = nullptr; }, ".dk"},
                                  {[](B& g) { g.dv = nullptr; }, ".dv"},
                                  {[](B& g) { g.dqkv_stride = 7; }, ".dqkv_stride"}});
-  for (auto& [change, field] : changes)
-    EXPECT_PRED2(contains, error_after(c.backward(), change), "AttentionBackward" + field);
+  for (const Exec& exec : attention_execs()) {
+    expect_named(exec, c.forward(), "AttentionForward", bad_changes<AttentionForward>());
+    expect_named(exec, c.backward(), "AttentionBackward", changes);
+  }
+}
+
+// What a GPU's shared memory cannot hold is refused by name.
+TEST(Attention, AWideHeadIsRefusedOnAGpu) {
+  for (const Exec& exec : test::gpu_execs()) {
+    Case c({1, 5, 1, 1, 257, true}, DType::kF32);
+    const std::string error = error_after(exec, c.forward(), [](AttentionForward&) {});
+    EXPECT_NE(error.find("AttentionForward.head_dim <= 256 on CUDA, got 257"), std::string::npos) << error;
+  }
 }
 
 }  // namespace
