@@ -14,12 +14,14 @@ struct SwigluForward {
   int64_t rows, cols;
   DType dtype;
 };
+// With y, the forward's result is made once more, bit for bit: a caller that needs it in the backward need not keep it.
 struct SwigluBackward {
   const void* gate_up;  // (rows, 2 * cols) dtype
   const void* dy;       // (rows, cols) dtype
   void* dgate_up;       // (rows, 2 * cols) dtype, out; may be gate_up
   int64_t rows, cols;
   DType dtype;
+  void* y = nullptr;  // (rows, cols) dtype, out, or null; may be dy
 };
 
 void launch(const CpuExec& exec, const SwigluForward& args);

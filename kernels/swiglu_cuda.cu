@@ -22,13 +22,14 @@ __global__ void forward(SwigluForward args) {
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       Accum<T> g = cuda::widen(gate.at[j]);
-      gate.at[j] = cuda::narrow<T>(g / (Accum<T>(1) + exp(-g)) * cuda::widen(up.at[j]));
+      gate.at[j] = cuda::narrow<T>(g * sigmoid(g) * cuda::widen(up.at[j]));
     }
     cuda::store<N>(static_cast<T*>(args.y) + r * args.cols + i, gate);
   }
 }
 
-template <class T, int N>
+// With kY dy's registers become y's: all of a thread's loads are done before it stores, so that y may be dy.
+template <class T, int N, bool kY>
 __global__ void backward(SwigluBackward args) {
   using A = Accum<T>;
   const int64_t i = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * N;
@@ -37,16 +38,18 @@ __global__ void backward(SwigluBackward args) {
     const int64_t at = 2 * r * args.cols + i;
     auto gate = cuda::load<N>(static_cast<const T*>(args.gate_up) + at);
     auto up = cuda::load<N>(static_cast<const T*>(args.gate_up) + at + args.cols);
-    const auto dy = cuda::load<N>(static_cast<const T*>(args.dy) + r * args.cols + i);
+    auto dy = cuda::load<N>(static_cast<const T*>(args.dy) + r * args.cols + i);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       const A g = cuda::widen(gate.at[j]), u = cuda::widen(up.at[j]), d = cuda::widen(dy.at[j]);
-      const A s = sigmoid(g);
+      const A s = sigmoid(g), silu = g * s;
       gate.at[j] = cuda::narrow<T>(d * u * s * (A(1) + g * (A(1) - s)));
-      up.at[j] = cuda::narrow<T>(d * g * s);
+      up.at[j] = cuda::narrow<T>(d * silu);
+      if constexpr (kY) dy.at[j] = cuda::narrow<T>(silu * u);
     }
     cuda::store<N>(static_cast<T*>(args.dgate_up) + at, gate);
     cuda::store<N>(static_cast<T*>(args.dgate_up) + at + args.cols, up);
+    if constexpr (kY) cuda::store<N>(static_cast<T*>(args.y) + r * args.cols + i, dy);
   }
 }
 
@@ -74,10 +77,12 @@ void launch(const CudaExec& exec, const SwigluBackward& args) {
   check_args(args);
   if (args.rows == 0) return;
   visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) {
-    const bool vectors = args.cols % (16 / sizeof(T)) == 0 && cuda::aligned16(args.gate_up, args.dy, args.dgate_up);
+    const bool vectors =
+        args.cols % (16 / sizeof(T)) == 0 && cuda::aligned16(args.gate_up, args.dy, args.dgate_up, args.y);
     cuda::with_width<T>(vectors, [&]<int N>(std::integral_constant<int, N>) {
       const unsigned threads = cuda::threads_for(args.cols / N);
-      backward<T, N><<<grid(args.rows, args.cols / N, threads), threads, 0, exec.stream>>>(args);
+      auto* kernel = args.y ? backward<T, N, true> : backward<T, N, false>;
+      kernel<<<grid(args.rows, args.cols / N, threads), threads, 0, exec.stream>>>(args);
     });
   });
   cuda::check_launch("SwigluBackward");

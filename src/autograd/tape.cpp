@@ -76,6 +76,13 @@ GradOut Tape::grad_out(const Var& x) {
   return {x.grad_->storage->data(), false};
 }
 
+GradOut Tape::grad_over(const Var& x) {
+  bool mine = !x.is_parameter() && x.grad_ && !x.grad_->storage && x.storage_.use_count() == 1;
+  if (!mine) return grad_out(x);
+  x.grad_->storage = x.storage_;
+  return {x.storage_->data(), false};
+}
+
 void Tape::pass_grad(const Grad& dy, const Var& x) {
   XCE_CHECK(x.grad_ != nullptr && x.shape_ == dy->shape, "a recorded value of its gradient's shape", x.rows());
   StorageRef& mine = x.grad_->storage;

@@ -80,6 +80,9 @@ class Tape {
   void on_backward(const Var& y, std::function<void(const Grad& dy)> fn);
   // Where a step writes the gradient of x (a parameter's main gradient is in accum_dtype).
   GradOut grad_out(const Var& x);
+  // The same, but in x's own storage if the calling step is x's only holder: for a kernel that reads x and writes x's
+  // gradient in place. x's values are gone then.
+  GradOut grad_over(const Var& x);
   // x's gradient is, or grows by, dy itself: shares the storage instead of copying it where it can.
   void pass_grad(const Grad& dy, const Var& x);
   // x's gradient without its values: what a step captures that does not read x, so that x's memory can go.

@@ -32,7 +32,7 @@ Var Llama::block(Tape& tape, const Layer& layer, const Var& x) const {
   Var qkv = linear(rms_norm(x, weight(layer.attention_norm), eps), weight(layer.qkv));
   Var h = linear_add(x, attention(rope(qkv, heads.query + heads.key_value, positions), heads), weight(layer.o));
   Var gate_up = linear(rms_norm(h, weight(layer.ffn_norm), eps), weight(layer.gate_up));
-  return linear_add(h, swiglu(gate_up), weight(layer.down));
+  return swiglu_linear_add(h, gate_up, weight(layer.down));
 }
 
 Var Llama::final_norm(Tape& tape, const Var& x) const {

@@ -43,8 +43,9 @@ struct Heads {
 // Keeps qkv, y and one number a (token, head).
 Var attention(const Var& qkv, Heads heads);
 
-// y = silu(gate) * up of x = [gate | up]. Keeps x.
-Var swiglu(const Var& x);
+// y = residual + (silu(gate) * up) weight^T of gate_up = [gate | up], rounded once. Keeps gate_up; its backward makes
+// silu(gate) * up again, and writes gate_up's gradient over it if nobody else holds gate_up.
+Var swiglu_linear_add(const Var& residual, const Var& gate_up, const Var& weight);
 
 // y = a + b. Keeps nothing.
 Var add(const Var& a, const Var& b);

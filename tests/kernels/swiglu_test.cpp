@@ -75,6 +75,24 @@ TEST(Swiglu, BackwardMatchesTheReferenceAlsoInPlace) {
       }
 }
 
+// y once more, beside dy and over it: the forward's bits, and the same gradients.
+TEST(Swiglu, BackwardMakesTheForwardsResultAgain) {
+  for (DType dtype : kDTypes)
+    for (const Exec& exec : test::all_execs())
+      for (auto [rows, cols] : kShapes) {
+        Array gate_up = Array::normal(dtype, rows * 2 * cols, 1, 3.0), dy = Array::normal(dtype, rows * cols, 2);
+        Array want_y = forward(exec, gate_up, cols), want = backward(exec, gate_up, dy, cols);
+        Array out(dtype, gate_up.size()), y(dtype, dy.size());
+        run(exec, SwigluBackward{gate_up.data(), dy.data(), out.data(), rows, cols, dtype, y.data()});
+        EXPECT_TRUE(y.same_bits(want_y)) << name_of(dtype) << " " << rows << "x" << cols;
+        EXPECT_TRUE(out.same_bits(want)) << name_of(dtype) << " " << rows << "x" << cols;
+        run(exec, SwigluBackward{gate_up.data(), dy.data(), gate_up.data(), rows, cols, dtype, dy.data()});
+        EXPECT_TRUE(dy.same_bits(want_y)) << name_of(dtype) << " " << rows << "x" << cols;
+        EXPECT_TRUE(gate_up.same_bits(want)) << name_of(dtype) << " " << rows << "x" << cols;
+        EXPECT_TRUE(y.guards_intact() && out.guards_intact() && dy.guards_intact() && gate_up.guards_intact());
+      }
+}
+
 TEST(Swiglu, BackwardMatchesFiniteDifferences) {
   const int64_t cols = 31;
   const double h = 1e-5;
