@@ -13,9 +13,14 @@ SRC_ORDER = ["core", "dist", "data", "io", "autograd", "ops", "model", "train", 
 OP_USES = {
     "adamw": {"step_control"},  # reads the rate and the clip factor that step_control decided
     "linear_cross_entropy": {"linear", "cross_entropy"},  # shares the arithmetic of a row of logits
+    "c_api": {"linear_cross_entropy", "cross_entropy"},  # the losses' public face
 }
 # Headers without a test file of their own name -> the test file that covers them.
-TESTED_BY = {}
+TESTED_BY = {
+    "kernels/c_api/arguments.h": "tests/capi/bad_calls_test.cpp",
+    "kernels/c_api/context.h": "tests/capi/threads_test.cpp",
+    "kernels/c_api/failure.h": "tests/capi/bad_calls_test.cpp",
+}
 
 MAX_LINES = 400
 MAX_COLUMNS = 120  # of scripts; clang-format minds the C++ files

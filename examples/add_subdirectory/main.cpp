@@ -2,33 +2,24 @@
 #include <cstdint>
 #include <cstdio>
 #include <vector>
-
-#include "kernels/cpu/parallel.h"
-#include "kernels/linear_cross_entropy/linear_cross_entropy.h"
+#include <xce/xce.hpp>
 
 int main() {
   const int64_t rows = 4, hidden = 8, vocab = 16;
-  std::vector<float> x(rows * hidden, 1.0f), weight(vocab * hidden, 0.5f);
-  std::vector<int32_t> targets = {0, 5, 10, 15};
+  const std::vector<float> x(rows * hidden, 1.0f), weight(vocab * hidden, 0.5f);
+  const std::vector<int32_t> labels = {0, 5, 10, 15};
   float loss = 0;
-  xce::ThreadPool pool(1);
-  xce::CpuExec exec{&pool};
-  xce::LinearCrossEntropyForward call{
-      .in = {.x = x.data(),
-             .weight = weight.data(),
-             .bias = nullptr,
-             .targets = {.index = targets.data()},
-             .rows = rows,
-             .hidden = hidden,
-             .vocab = vocab,
-             .dtype = xce::DType::kF32},
-      .options = {},
-      .out = {.loss = &loss},
-      .workspace = {.budget_bytes = size_t{1} << 20},
-  };
-  std::vector<char> workspace(workspace_bytes(exec, call));
-  call.workspace.data = workspace.data();
-  call.workspace.size_bytes = workspace.size();
-  launch(exec, call);
+
+  const auto context = xce::api::Context::cpu(1);
+  xce::api::LinearCrossEntropy args;
+  args.loss.rows = rows, args.loss.vocab = vocab, args.hidden = hidden;
+  args.loss.dtype = XCE_FLOAT32, args.loss.label_dtype = XCE_INT32;
+  args.loss.labels = labels.data();
+  args.loss.loss = &loss;
+  args.x = x.data(), args.weight = weight.data();
+  std::vector<char> workspace(xce::api::workspace_bytes(context, XCE_FORWARD, args));
+  args.workspace = workspace.data();
+  args.workspace_size_bytes = workspace.size();
+  xce::api::forward(context, args);
   std::printf("loss %.4f\n", loss);
 }

@@ -1,0 +1,181 @@
+#include "kernels/c_api/arguments.h"
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/cross_entropy/loss_rows.h"
+
+namespace xce::c_api {
+namespace {
+
+constexpr int64_t kMaxElements = int64_t{1} << 58;
+constexpr size_t kWorkspaceAlign = 16;
+
+bool aligned(const void* array, size_t bytes) {
+  return reinterpret_cast<uintptr_t>(array) % bytes == 0;
+}
+
+size_t accum_bytes(const xce_loss& loss) {
+  return size_of(accum_dtype(dtype_of(loss.dtype)));
+}
+
+// Fields of the contract that no kernel takes yet.
+void check_unsupported(const xce_loss& loss) {
+  require_supported(loss.label_smoothing == 0, "args.loss.label_smoothing 0", loss.label_smoothing);
+  require_supported(loss.softcap == 0, "args.loss.softcap 0", loss.softcap);
+  require_supported(loss.logit_scale == 0 || loss.logit_scale == 1, "args.loss.logit_scale 0 or 1", loss.logit_scale);
+  require_supported(!loss.class_weights, "args.loss.class_weights null", loss.class_weights);
+  require_supported(!loss.token_weights, "args.loss.token_weights null", loss.token_weights);
+  require_supported(!loss.probabilities, "args.loss.probabilities null", loss.probabilities);
+  require_supported(loss.ld_probabilities == 0, "args.loss.ld_probabilities 0", loss.ld_probabilities);
+  require_supported(loss.empty_is_nan == 0, "args.loss.empty_is_nan 0", loss.empty_is_nan);
+  require_supported(loss.out_of_range_is_nan == 0, "args.loss.out_of_range_is_nan 0", loss.out_of_range_is_nan);
+  require_supported(!loss.first_out_of_range, "args.loss.first_out_of_range null", loss.first_out_of_range);
+  require_supported(!loss.row_max, "args.loss.row_max null", loss.row_max);
+  require_supported(!loss.row_entropy, "args.loss.row_entropy null", loss.row_entropy);
+  require_supported(!loss.argmax, "args.loss.argmax null", loss.argmax);
+  require_supported(!loss.n_correct, "args.loss.n_correct null", loss.n_correct);
+  require(loss.reserved_flag == 0, "args.loss.reserved_flag 0", loss.reserved_flag);
+  for (uint64_t word : loss.reserved) require(word == 0, "args.loss.reserved 0", word);
+}
+
+}  // namespace
+
+void check_flag(int32_t flag, const char* name) {
+  require(flag == 0 || flag == 1, str(name, " 0 or 1").c_str(), flag);
+}
+
+void check_array(const void* array, size_t element_bytes, const char* name) {
+  require(array != nullptr, name, "null");
+  check_optional(array, element_bytes, name);
+}
+void check_optional(const void* array, size_t element_bytes, const char* name) {
+  require(aligned(array, element_bytes), str(name, " aligned to ", element_bytes, " bytes").c_str(), array);
+}
+
+void check_elements(int64_t rows, int64_t cols, const char* names) {
+  require(cols == 0 || rows <= kMaxElements / cols, str(names, " with a product of at most 2^58").c_str(),
+          str(rows, " and ", cols));
+}
+
+void check_ld(int64_t ld, int64_t cols, const char* expectation) {
+  require(ld == 0 || (ld >= cols && ld <= kMaxElements), expectation, ld);
+}
+
+void check_workspace(const void* workspace, size_t size_bytes, size_t needed_bytes) {
+  if (needed_bytes == 0) return;
+  auto expect = [](bool condition, const std::string& what, const auto& got) {
+    if (!condition) throw Failure(XCE_ERROR_WORKSPACE, str("expected ", what, ", got ", got));
+  };
+  expect(workspace != nullptr, str("args.workspace of ", needed_bytes, " bytes"), "null");
+  expect(aligned(workspace, kWorkspaceAlign), str("args.workspace aligned to ", kWorkspaceAlign, " bytes"), workspace);
+  expect(size_bytes >= needed_bytes, str("args.workspace_size_bytes of at least ", needed_bytes), size_bytes);
+}
+
+DType dtype_of(int32_t dtype) {
+  switch (dtype) {
+    case XCE_FLOAT32:
+      return DType::kF32;
+    case XCE_BFLOAT16:
+      return DType::kBf16;
+    case XCE_FLOAT64:
+      return DType::kF64;
+    case XCE_FLOAT16:
+      throw Failure(XCE_ERROR_UNSUPPORTED, "dtype XCE_FLOAT16: not supported yet");
+  }
+  throw Failure(XCE_ERROR_INVALID_ARGUMENT,
+                str("expected dtype XCE_FLOAT32, XCE_BFLOAT16 or XCE_FLOAT64, got ", dtype));
+}
+
+void check_shape(const xce_loss& loss) {
+  dtype_of(loss.dtype);
+  require(loss.rows >= 0, "args.loss.rows >= 0", loss.rows);
+  require(loss.vocab >= 1, "args.loss.vocab >= 1", loss.vocab);
+  check_elements(loss.rows, loss.vocab, "args.loss.rows and args.loss.vocab");
+  require(loss.shard_offset >= 0 && loss.shard_offset <= kMaxElements, "args.loss.shard_offset in 0 .. 2^58",
+          loss.shard_offset);
+  require(loss.vocab_global >= 0, "args.loss.vocab_global 0 (shard_offset + vocab) or >= 1", loss.vocab_global);
+  require(loss.reduction == XCE_MEAN || loss.reduction == XCE_SUM || loss.reduction == XCE_NONE,
+          "args.loss.reduction XCE_MEAN, XCE_SUM or XCE_NONE", loss.reduction);
+  require(std::isfinite(loss.z_loss) && loss.z_loss >= 0, "args.loss.z_loss finite and >= 0", loss.z_loss);
+  check_flag(loss.has_ignore_index, "args.loss.has_ignore_index");
+  require(loss.has_ignore_index || loss.ignore_index == 0,
+          "args.loss.has_ignore_index 1 with an ignore_index, or ignore_index 0", loss.ignore_index);
+  check_flag(loss.upstream_is_scalar, "args.loss.upstream_is_scalar");
+  require(!loss.denominator || loss.reduction == XCE_MEAN, "args.loss.denominator null unless reduction is XCE_MEAN",
+          loss.reduction);
+  require(loss.label_dtype == XCE_INT32 || loss.label_dtype == XCE_INT64,
+          "args.loss.label_dtype XCE_INT32 or XCE_INT64", loss.label_dtype);
+  check_unsupported(loss);
+}
+
+void check_arrays(const xce_loss& loss) {
+  const size_t accum = accum_bytes(loss);
+  if (loss.rows > 0) check_array(loss.labels, loss.label_dtype == XCE_INT32 ? 4 : 8, "args.loss.labels");
+  check_optional(loss.denominator, 8, "args.loss.denominator");
+  check_optional(loss.upstream, accum, "args.loss.upstream");
+  check_optional(loss.loss, accum, "args.loss.loss");
+  check_optional(loss.loss_total, 8, "args.loss.loss_total");
+  check_optional(loss.row_loss, accum, "args.loss.row_loss");
+  check_optional(loss.offset, accum, "args.loss.offset");
+  check_optional(loss.logsum, accum, "args.loss.logsum");
+  check_optional(loss.z_loss_part, accum, "args.loss.z_loss_part");
+  check_optional(loss.n_valid, 8, "args.loss.n_valid");
+  check_optional(loss.out_of_range, 8, "args.loss.out_of_range");
+  check_optional(loss.weight_sum, 8, "args.loss.weight_sum");
+}
+
+void check_whole_vocab(const xce_loss& loss) {
+  constexpr const char* kWhy = " (results of one shard alone: ask for statistics, or use begin and finish)";
+  require(loss.shard_offset == 0, str("args.loss.shard_offset 0", kWhy).c_str(), loss.shard_offset);
+  require(loss.vocab_global <= loss.vocab, str("args.loss.vocab_global of at most vocab ", loss.vocab, kWhy).c_str(),
+          loss.vocab_global);
+}
+
+void check_residual(const xce_loss& loss) {
+  if (loss.rows == 0) return;
+  check_array(loss.offset, accum_bytes(loss), "args.loss.offset");
+  check_array(loss.logsum, accum_bytes(loss), "args.loss.logsum");
+}
+
+int64_t vocab_global(const xce_loss& loss) {
+  return loss.vocab_global ? loss.vocab_global : loss.shard_offset + loss.vocab;
+}
+
+LossTargets targets(const xce_loss& loss) {
+  return {.index = loss.labels,
+          .type = loss.label_dtype == XCE_INT32 ? IndexType::kI32 : IndexType::kI64,
+          .stride = loss.label_stride ? loss.label_stride : 1,
+          .ignore_index = loss.has_ignore_index ? loss.ignore_index : -100};
+}
+
+LossOptions options(const xce_loss& loss) {
+  return {.reduction = loss.reduction == XCE_MEAN  ? Reduction::kMean
+                       : loss.reduction == XCE_SUM ? Reduction::kSum
+                                                   : Reduction::kNone,
+          .z_loss = loss.z_loss,
+          .denominator = loss.denominator};
+}
+
+LossOutputs outputs(const xce_loss& loss) {
+  return {.loss = loss.loss,
+          .loss_total = loss.loss_total,
+          .row_loss = loss.row_loss,
+          .offset = loss.offset,
+          .logsum = loss.logsum,
+          .z_loss = loss.z_loss_part,
+          .n_valid = loss.n_valid,
+          .out_of_range = loss.out_of_range};
+}
+bool any_output(const xce_loss& loss) {
+  return loss::any(outputs(loss));
+}
+
+LossUpstream upstream(const xce_loss& loss) {
+  return {.gradient = loss.upstream,
+          .stride = loss.upstream_is_scalar ? 0
+                    : loss.upstream_stride  ? loss.upstream_stride
+                                            : 1};
+}
+
+}  // namespace xce::c_api

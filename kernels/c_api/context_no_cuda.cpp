@@ -1,0 +1,16 @@
+#include "kernels/c_api/context.h"
+
+namespace xce::c_api {
+
+std::unique_ptr<xce_context> create_cuda(int) {
+  throw Failure(XCE_ERROR_UNSUPPORTED, "this library was built without CUDA");
+}
+int cuda_device_count() {
+  return 0;
+}
+void set_stream(xce_context&, void*) {}
+
+DeviceScope::DeviceScope(const xce_context&) {}
+DeviceScope::~DeviceScope() = default;
+
+}  // namespace xce::c_api
