@@ -17,7 +17,7 @@ struct Device {
   CudaDevice device;
   unsigned char* scratch = nullptr;
   explicit Device(int index) : device(index) {
-    XCE_CUDA_CHECK(cudaMalloc(&scratch, kScratchBytes));
+    XCE_CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&scratch), kScratchBytes));
     XCE_CUDA_CHECK(cudaMemset(scratch, 0xFF, sizeof(int64_t)));
     XCE_CUDA_CHECK(cudaDeviceSynchronize());
   }
