@@ -8,7 +8,7 @@ heads, V vocabulary, T seq_len, P parameters; s and a bytes of an activation and
   attention       7 N L T Q FLOPs: causal, 2 products forward and 5 backward; 2 more with recompute
   loss            N V (a + s) bytes: the logits read, their gradients written; its products are GEMM, head
   rmsnorm         forward 2 N H s bytes, backward 4 N H s (it adds to a gradient), the last norm's 3; 2 L + 1 norms
-  swiglu          forward 3 N F s bytes, backward 5 N F s, L times
+  swiglu          forward 3 N F s bytes, backward 6 N F s (the activation once more), L times
   rope            2 N (Q + K) s bytes forward and as much backward, L times
   embedding       3 N H s + 2 N H a bytes: rows copied, gradients read and added
   optimizer       P (7 a + s) bytes of AdamW and P a of the norm; without the s at fp32 and fp64, which keep one copy
@@ -83,7 +83,7 @@ class Model:
         compute_copy = s if s != a else 0
         return {"loss": n * self.vocab * (a + s),
                 "rmsnorm": 2 * layers * rows * (2 * runs + 4) + rows * (2 + 3),
-                "swiglu": layers * n * self.ffn * s * (3 * runs + 5),
+                "swiglu": layers * n * self.ffn * s * (3 * runs + 6),
                 "rope": layers * n * (self.query + self.key) * s * 2 * (runs + 1),
                 "embedding": 3 * rows + 2 * n * self.hidden * a,
                 "optimizer": self.parameters() * (7 * a + compute_copy + a)}

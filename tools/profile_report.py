@@ -100,7 +100,8 @@ class Trace:
 
     def mark_head_products(self):
         """A product is the head's if only products and the like stand between it and a kernel of the loss."""
-        kernels = [i for i, item in enumerate(self.items) if item.family not in ("copies", "fills")]
+        beside = ("copies", "fills", "communication")  # may run at the same time, on other streams
+        kernels = [i for i, item in enumerate(self.items) if item.family not in beside]
         run = []
         for at, i in enumerate(kernels):
             run.append(i)

@@ -101,22 +101,23 @@ void swiglu_forward(Bench& bench, int64_t rows, int64_t cols, DType dtype) {
 }
 
 void swiglu_backward(Bench& bench, int64_t rows, int64_t cols, DType dtype) {
-  const int64_t n = rows * cols, bytes = 5 * n * size_of(dtype);
-  Array gate_up, dy, dgate_up;
+  const int64_t n = rows * cols, bytes = 6 * n * size_of(dtype);
+  Array gate_up, dy, dgate_up, y;
   auto launches = bench.sets(bytes, [&](int set) {
     gate_up = bench.source(dtype, 2 * n, 2 * set + 1), dy = bench.source(dtype, n, 2 * set + 2);
-    dgate_up = bench.output(dtype, 2 * n);
-    return bench.launch_of(SwigluBackward{gate_up.data(), dy.data(), dgate_up.data(), rows, cols, dtype});
+    dgate_up = bench.output(dtype, 2 * n), y = bench.output(dtype, n);
+    return bench.launch_of(SwigluBackward{gate_up.data(), dy.data(), dgate_up.data(), rows, cols, dtype, y.data()});
   });
   auto error = [=] {
     Comparison comparison;
     for (int64_t r : samples(rows, kRows)) {
-      std::vector<double> got = dgate_up.read(r * 2 * cols, 2 * cols);
+      std::vector<double> got = dgate_up.read(r * 2 * cols, 2 * cols), got_y = y.read(r * cols, cols);
       for (int64_t i = 0; i < cols; ++i) {
         const double gate = gate_up[r * 2 * cols + i], up = gate_up[r * 2 * cols + cols + i], d = dy[r * cols + i];
         const double sigmoid = 1 / (1 + std::exp(-gate));
         comparison.add(got[i], d * up * sigmoid * (1 + gate * (1 - sigmoid)));
         comparison.add(got[cols + i], d * gate * sigmoid);
+        comparison.add(got_y[i], gate * sigmoid * up);
       }
     }
     return comparison.error();
@@ -195,6 +196,26 @@ void convert(Bench& bench, int64_t n) {
              tolerance_of(DType::kBf16)});
 }
 
+// The device's own copy of as many bytes as rmsnorm moves: the start and the end of a launch weigh more here than in
+// the ceiling's large one.
+void copy(Bench& bench, int64_t n, DType dtype) {
+  const int64_t bytes = 2 * n * size_of(dtype), count = std::min<int64_t>(n, 100003);
+  Array x, y;
+  auto launches = bench.sets(bytes, [&](int set) -> std::function<void()> {
+    x = bench.source(dtype, n, set + 1), y = bench.output(dtype, n);
+    return [&bench, x, y] { bench.device().copy(y.data(), x.data(), x.size_bytes()); };
+  });
+  auto error = [=] {
+    Comparison comparison;
+    for (int64_t begin : {int64_t{0}, n - count}) {
+      std::vector<double> got = y.read(begin, count);
+      for (int64_t i = 0; i < count; ++i) comparison.add(got[i], x[begin + i]);
+    }
+    return comparison.error();
+  };
+  bench.run({"copy", str(n), dtype, Bound::kBytes, static_cast<double>(bytes), launches, error, 0});
+}
+
 void fill(Bench& bench, int64_t n) {
   Array y;
   auto launches = bench.sets(4 * n, [&](int) {
@@ -224,6 +245,7 @@ void row_jobs(Bench& bench) {
   if (bench.wants("rope")) rope(bench);
   if (bench.wants("add")) add(bench, s.rows * s.hidden, s.dtype);
   if (bench.wants("convert to bf16")) convert(bench, s.rows * s.hidden);
+  if (bench.wants("copy")) copy(bench, s.rows * s.hidden, s.dtype);
   if (bench.wants("fill")) fill(bench, s.rows * s.hidden);
 }
 
