@@ -78,6 +78,7 @@ def load(path):
     signatures = {"xce_context_create_cpu": [c_int32, POINTER(c_void_p)], "xce_loss_count": [c_void_p, c_void_p],
                   "xce_context_create_cuda": [c_int32, POINTER(c_void_p)], "xce_context_destroy": [c_void_p],
                   "xce_context_set_stream": [c_void_p, c_void_p], "xce_loss_prepare": [c_void_p, c_int32],
+                  "xce_context_set_tuning": [c_void_p, c_int32],
                   "xce_linear_cross_entropy_begin": [c_void_p, linear, c_int64, c_void_p],
                   "xce_linear_cross_entropy_finish": [c_void_p, linear, c_int64, c_void_p],
                   "xce_linear_cross_entropy_chunks": [c_void_p, linear, POINTER(c_int64), POINTER(c_int64)]}

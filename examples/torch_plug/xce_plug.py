@@ -5,6 +5,7 @@ trainer does; step.check() returns (loss, dx, dw) of one call from zero. make(z,
 logits: row losses, and the logits' gradient for an upstream of ones. Environment:
   XCE_LIBRARY        libxce.so; default: the loader's, then beside this file
   XCE_WORKSPACE_MIB  of make(x, w, t); default: room for the fp32 logits of 4096 rows
+  XCE_TUNE           0: take cuBLAS's first answers; default: race its algorithms, some seconds in make(x, w, t)
 """
 import os
 import pathlib
@@ -35,6 +36,7 @@ def context_for(tensor):
                                     threads=torch.get_num_threads())
         if tensor.is_cuda:
             contexts[key].context_set_stream(stream)
+            contexts[key].context_set_tuning(int(os.environ.get("XCE_TUNE", 1)))
     return contexts[key]
 
 

@@ -1,6 +1,10 @@
 #include "kernels/c_api/context.h"
 
+#include <algorithm>
+#include <cstring>
+
 using namespace xce::c_api;
+using xce::str;
 
 namespace {
 
@@ -51,6 +55,34 @@ xce_status xce_context_set_stream(xce_context* context, void* stream) {
     require(context != nullptr, "context", "null");
     require(!context->on_cpu() || stream == nullptr, "stream null on a CPU context", stream);
     if (!context->on_cpu()) set_stream(*context, stream);
+  });
+}
+
+xce_status xce_context_set_tuning(xce_context* context, int32_t on) {
+  return guarded(__func__, [&] {
+    require(context != nullptr, "context", "null");
+    require(on == 0 || on == 1, "on 0 or 1", on);
+    context->tunes = on != 0;
+  });
+}
+
+xce_status xce_context_tuning_text(xce_context* context, char* text, size_t capacity, size_t* bytes) {
+  return call(__func__, context, [&] {
+    require(bytes != nullptr, "bytes", "null");
+    require(text != nullptr || capacity == 0, "text", "null");
+    const std::string all = tuning_text(*context);
+    if (text) {
+      require(capacity > all.size(), str("capacity of at least ", all.size() + 1).c_str(), capacity);
+      std::memcpy(text, all.c_str(), all.size() + 1);
+    }
+    *bytes = all.size() + 1;
+  });
+}
+
+xce_status xce_context_load_tuning_text(xce_context* context, const char* text) {
+  return call(__func__, context, [&] {
+    require(text != nullptr, "text", "null");
+    load_tuning_text(*context, text);
   });
 }
 

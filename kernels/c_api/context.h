@@ -1,9 +1,10 @@
-// What an xce_context holds. The part that needs CUDA is behind four functions; CMake chooses context_cuda.cpp or
+// What an xce_context holds. The part that needs CUDA is behind a few functions; CMake chooses context_cuda.cpp or
 // context_no_cuda.cpp.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "kernels/base/exec.h"
 #include "kernels/c_api/failure.h"
@@ -17,6 +18,7 @@ struct xce_context {
   std::shared_ptr<void> device;
   int device_index = -1;
   unsigned char* scratch = nullptr;
+  bool tunes = true;  // prepare races the algorithms of matrix products
 
   bool on_cpu() const { return device_index < 0; }
 };
@@ -28,6 +30,8 @@ constexpr size_t kScratchBytes = 512;
 std::unique_ptr<xce_context> create_cuda(int index);
 int cuda_device_count();
 void set_stream(xce_context& context, void* stream);
+std::string tuning_text(const xce_context& context);  // "" of a CPU context
+void load_tuning_text(const xce_context& context, const std::string& text);
 
 // While it lives the context's device is the calling thread's.
 class DeviceScope {
@@ -39,6 +43,18 @@ class DeviceScope {
 
  private:
   int before_ = -1;
+};
+
+// While it lives, launches on a CUDA context that tunes race their matrix products; all they write is scratch then.
+class TuningScope {
+ public:
+  explicit TuningScope(const xce_context& context);
+  ~TuningScope();
+  TuningScope(const TuningScope&) = delete;
+  TuningScope& operator=(const TuningScope&) = delete;
+
+ private:
+  const xce_context& context_;
 };
 
 // A call on a context: null is refused, its device is current.

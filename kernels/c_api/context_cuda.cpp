@@ -2,6 +2,7 @@
 
 #include "kernels/base/cuda_check.h"
 #include "kernels/c_api/context.h"
+#include "kernels/cuda/gemm_plans.h"
 
 namespace xce::c_api {
 namespace {
@@ -58,6 +59,28 @@ std::unique_ptr<xce_context> create_cuda(int index) {
 
 void set_stream(xce_context& context, void* stream) {
   std::get<CudaExec>(context.exec).stream = static_cast<CUstream_st*>(stream);
+}
+
+std::string tuning_text(const xce_context& context) {
+  return context.on_cpu() ? "" : gemm_plans_text(std::get<CudaExec>(context.exec));
+}
+void load_tuning_text(const xce_context& context, const std::string& text) {
+  if (context.on_cpu()) throw Failure(XCE_ERROR_UNSUPPORTED, "a CPU context has no tuning");
+  std::string why;
+  try {
+    why = load_gemm_plans_text(std::get<CudaExec>(context.exec), text, "text");
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kCorrupt) throw Failure(XCE_ERROR_INVALID_ARGUMENT, error.what());
+    throw;
+  }
+  if (!why.empty()) throw Failure(XCE_ERROR_UNSUPPORTED, why);
+}
+
+TuningScope::TuningScope(const xce_context& context) : context_(context) {
+  if (!context.on_cpu() && context.tunes) start_gemm_tuning(std::get<CudaExec>(context.exec));
+}
+TuningScope::~TuningScope() {
+  if (!context_.on_cpu()) stop_gemm_tuning(std::get<CudaExec>(context_.exec));
 }
 
 DeviceScope::DeviceScope(const xce_context& context) {

@@ -9,8 +9,16 @@ int cuda_device_count() {
   return 0;
 }
 void set_stream(xce_context&, void*) {}
+std::string tuning_text(const xce_context&) {
+  return "";
+}
+void load_tuning_text(const xce_context&, const std::string&) {
+  throw Failure(XCE_ERROR_UNSUPPORTED, "this library was built without CUDA");
+}
 
 DeviceScope::DeviceScope(const xce_context&) {}
 DeviceScope::~DeviceScope() = default;
+TuningScope::TuningScope(const xce_context& context) : context_(context) {}
+TuningScope::~TuningScope() = default;
 
 }  // namespace xce::c_api

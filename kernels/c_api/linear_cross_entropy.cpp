@@ -187,7 +187,9 @@ xce_status xce_linear_cross_entropy_prepare(xce_context* context, xce_pass pass,
     check(*context, pass, args);
     if (pass == XCE_BEGIN_FINISH)
       check_array(args->statistics, size_of(accum_dtype(dtype_of(args->loss.dtype))), "args.statistics");
-    if (!context->on_cpu()) run_pass(*context, pass, *args);
+    if (context->on_cpu()) return;
+    TuningScope tuning(*context);
+    run_pass(*context, pass, *args);
   });
 }
 

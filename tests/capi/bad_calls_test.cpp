@@ -340,6 +340,17 @@ TEST(CApiContext, BadCalls) {
   CContext cpu(false, 1);
   EXPECT_EQ(xce_context_set_stream(cpu, &context), kInvalid);
   EXPECT_EQ(xce_context_set_stream(cpu, nullptr), XCE_OK);
+  EXPECT_EQ(xce_context_set_tuning(nullptr, 1), kInvalid);
+  EXPECT_EQ(xce_context_set_tuning(cpu, 2), kInvalid);
+  EXPECT_EQ(xce_context_set_tuning(cpu, 0), XCE_OK);
+  size_t bytes = 0;
+  char text[4] = "abc";
+  EXPECT_EQ(xce_context_tuning_text(cpu, text, 4, nullptr), kInvalid);
+  EXPECT_EQ(xce_context_tuning_text(cpu, text, 0, &bytes), kInvalid);
+  EXPECT_EQ(xce_context_tuning_text(cpu, text, 4, &bytes), XCE_OK);
+  EXPECT_EQ(bytes, 1u);
+  EXPECT_EQ(xce_context_load_tuning_text(cpu, nullptr), kInvalid);
+  EXPECT_EQ(xce_context_load_tuning_text(cpu, "abc"), kUnsupported);
   xce_context_destroy(nullptr);
   EXPECT_GE(xce_cuda_device_count(), 0);
   for (int status = -1; status < 12; ++status) EXPECT_NE(xce_status_string(static_cast<xce_status>(status)), nullptr);

@@ -138,6 +138,7 @@ TEST(CApiGraph, CapturedAfterPrepareAlone) {
   if (gpu_execs().empty()) GTEST_SKIP() << "needs a GPU";
   Stream stream;
   CContext context(true), eager_context(true);
+  ASSERT_TRUE(ok(xce_context_set_tuning(context, 0)));
   ASSERT_TRUE(ok(xce_context_set_stream(context, stream)));
   Calls calls(context), eager(eager_context);
   calls.set_labels(3);
@@ -163,6 +164,27 @@ TEST(CApiGraph, CapturedAfterPrepareAlone) {
     for (auto& [name, bytes] : eager.take()) EXPECT_TRUE(bytes == replayed.at(name)) << name;
   }
   XCE_CUDA_CHECK(cudaGraphExecDestroy(executable));
+}
+
+// What one context raced another takes over, and computes the same bits with.
+TEST(CApiTuning, TravelsAsText) {
+  if (gpu_execs().empty()) GTEST_SKIP() << "needs a GPU";
+  CContext tuned(true), other(true);
+  Calls first(tuned), second(other);
+  first.set_labels(5), second.set_labels(5);
+  first.prepare();
+  first.take();
+  first.enqueue();
+  size_t bytes = 0;
+  ASSERT_TRUE(ok(xce_context_tuning_text(tuned, nullptr, 0, &bytes)));
+  std::string text(bytes, 'x');
+  EXPECT_EQ(xce_context_tuning_text(tuned, text.data(), bytes - 1, &bytes), XCE_ERROR_INVALID_ARGUMENT);
+  ASSERT_TRUE(ok(xce_context_tuning_text(tuned, text.data(), text.size(), &bytes)));
+  EXPECT_EQ(std::strlen(text.c_str()) + 1, bytes);
+  EXPECT_EQ(xce_context_load_tuning_text(other, "nonsense"), XCE_ERROR_INVALID_ARGUMENT) << xce_last_error();
+  ASSERT_TRUE(ok(xce_context_load_tuning_text(other, text.c_str())));
+  second.enqueue();
+  EXPECT_TRUE(first.take() == second.take());
 }
 
 TEST(CApiGraph, LeavesTheCurrentDeviceAlone) {

@@ -15,7 +15,7 @@ except ImportError:
     sys.exit(77)
 import torch.nn.functional as F
 
-os.environ["XCE_LIBRARY"] = sys.argv[1]
+os.environ["XCE_LIBRARY"], os.environ["XCE_TUNE"] = sys.argv[1], "0"
 sys.path.insert(0, str(pathlib.Path(sys.argv[2]) / "examples/torch_plug"))
 import xce_plug  # noqa: E402
 

@@ -13,8 +13,8 @@
 //     the same arguments (pointers may change, their 16-byte alignment may not) they can be captured in a graph, in
 //     global mode too, and a replay follows labels, denominator and upstream gradient that changed in place. The graph
 //     must not outlive the context. CPU calls are done when they return.
-//  6. The same call gives the same bits again: of a CPU context with the same number of threads, of a CUDA context the
-//     same after the same prepare.
+//  6. The same call gives the same bits again: of CPU contexts with as many threads; of a CUDA context once prepared;
+//     of several where they took over one another's tuning text, or do not tune.
 //  7. Errors: a call that its arguments make wrong returns a status, writes nothing and enqueues nothing;
 //     xce_last_error() names argument and value. Nothing prints, exits or throws. What only the device can see (an
 //     address that is not its own) appears where the stream is next waited for. A label outside the vocabulary is no
@@ -78,6 +78,14 @@ XCE_API int32_t xce_cuda_device_count(void);
 // Streams that one context alternates between must be ordered by the caller, its scratch serves all: better give each
 // stream a context. XCE_ERROR_INVALID_ARGUMENT for a stream of a CPU context.
 XCE_API xce_status xce_context_set_stream(xce_context* context, void* stream);
+// Of a CUDA context: whether prepare races cuBLAS's algorithms for each matrix product under sustained load, about a
+// second each (1, as at first), or takes its first answer (0), which is the same in every process.
+XCE_API xce_status xce_context_set_tuning(xce_context* context, int32_t on);
+// The algorithms chosen so far, as a text for other contexts on such a GPU and cuBLAS, in other processes too: `bytes`
+// with the final zero, and the text unless it is null. XCE_ERROR_INVALID_ARGUMENT when capacity is less.
+XCE_API xce_status xce_context_tuning_text(xce_context* context, char* text, size_t capacity, size_t* bytes);
+// Takes over the choices of such a text, for products not seen yet. XCE_ERROR_UNSUPPORTED: of another GPU or cuBLAS.
+XCE_API xce_status xce_context_load_tuning_text(xce_context* context, const char* text);
 // Wait for the stream first. Null: nothing.
 XCE_API void xce_context_destroy(xce_context* context);
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
+#include <string>
 
 namespace xce::api {
 
@@ -38,6 +39,16 @@ class Context {
     return Context(context);
   }
   void set_stream(void* stream) { check(xce_context_set_stream(get(), stream)); }
+  void set_tuning(bool on) { check(xce_context_set_tuning(get(), on)); }
+  std::string tuning_text() const {
+    size_t bytes = 0;
+    check(xce_context_tuning_text(get(), nullptr, 0, &bytes));
+    std::string text(bytes, '\0');
+    check(xce_context_tuning_text(get(), text.data(), bytes, &bytes));
+    text.resize(bytes - 1);
+    return text;
+  }
+  void load_tuning_text(const std::string& text) { check(xce_context_load_tuning_text(get(), text.c_str())); }
   xce_context* get() const { return context_.get(); }
 
  private:
