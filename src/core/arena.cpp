@@ -15,13 +15,16 @@ size_t Arena::allocate(size_t size_bytes) {
   XCE_CHECK(size_bytes <= SIZE_MAX / 2, "a block of at most half the address space",
             size_bytes);  // rounding cannot wrap
   size_t size = (std::max<size_t>(size_bytes, 1) + kAlign - 1) / kAlign * kAlign;
-  auto it = std::find_if(blocks_.begin(), blocks_.end(),
-                         [&](const auto& entry) { return !entry.second.used && entry.second.size >= size; });
   size_t offset;
-  if (it != blocks_.end()) {
-    offset = it->first;
-    if (it->second.size > size) blocks_.emplace(offset + size, Block{it->second.size - size, false});
-    it->second = Block{size, true};
+  if (std::optional<size_t> hole = free_.first_fit(size)) {
+    offset = *hole;
+    Block& block = blocks_.at(offset);
+    free_.erase(offset);
+    if (block.size > size) {
+      blocks_.emplace(offset + size, Block{block.size - size, false});
+      free_.insert(offset + size, block.size - size);
+    }
+    block = Block{size, true};
   } else {
     // A free block at the end grows instead of leaving a hole before the new one.
     bool tail_free = !blocks_.empty() && !blocks_.rbegin()->second.used;
@@ -30,6 +33,7 @@ size_t Arena::allocate(size_t size_bytes) {
     if (size > capacity_ || offset > capacity_ - size)
       throw Error(ErrorCode::kRuntime, str("arena of ", capacity_, " bytes cannot hold a block of ", size,
                                            " bytes at offset ", offset, ": the memory plan was made for other shapes"));
+    if (tail_free) free_.erase(offset);
     blocks_[offset] = Block{size, true};
   }
   in_use_ += size;
@@ -44,15 +48,19 @@ void Arena::release(size_t offset) {
   it->second.used = false;
   if (auto next = std::next(it); next != blocks_.end() && !next->second.used) {
     it->second.size += next->second.size;
+    free_.erase(next->first);
     blocks_.erase(next);
   }
   if (it != blocks_.begin()) {
     auto before = std::prev(it);
     if (!before->second.used) {
       before->second.size += it->second.size;
+      free_.erase(before->first);
       blocks_.erase(it);
+      it = before;
     }
   }
+  free_.insert(it->first, it->second.size);
 }
 
 void Arena::poison_free() {

@@ -8,6 +8,8 @@
 #include <map>
 #include <memory>
 
+#include "src/core/free_blocks.h"
+
 namespace xce {
 
 class Arena {
@@ -17,7 +19,8 @@ class Arena {
   Arena() = default;                         // plans: unlimited, every address is null
   Arena(void* base, size_t capacity_bytes);  // hands out [base, base + capacity_bytes), borrowed
 
-  // First fit by address. Error(kRuntime) with sizes when the capacity is exceeded: the plan was made for other shapes.
+  // First fit by address, in O(log n) of n blocks. Error(kRuntime) with sizes when the capacity is exceeded: the plan
+  // was made for other shapes.
   size_t allocate(size_t size_bytes);
   void release(size_t offset);
   void* address(size_t offset) const { return base_ ? base_ + offset : nullptr; }
@@ -34,6 +37,7 @@ class Arena {
     bool used;
   };
   std::map<size_t, Block> blocks_;  // by offset; together they cover [0, end), neighbours are never both free
+  FreeBlocks free_;                 // the free ones among them
   char* base_ = nullptr;
   size_t capacity_ = SIZE_MAX, in_use_ = 0, peak_ = 0;
 };

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -94,6 +95,43 @@ TEST(Arena, AgreesWithANaiveFirstFit) {
       ASSERT_EQ(arena.in_use_bytes(), naive.in_use_bytes());
       ASSERT_EQ(arena.peak_bytes(), peak);
     }
+  }
+}
+
+// Thousands of blocks, most of them freed again in random order: a first fit that walks along the holes.
+TEST(Arena, AgreesWithFirstFitOverManyHoles) {
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    Arena arena;
+    std::map<size_t, size_t> live;  // offset -> size
+    std::vector<size_t> order;
+    std::mt19937_64 gen(seed);
+    auto first_fit = [&](size_t size) {
+      size_t at = 0;
+      for (const auto& [offset, taken] : live) {
+        if (offset - at >= size) break;
+        at = offset + taken;
+      }
+      return at;
+    };
+    for (int i = 0; i < 12000; ++i) {
+      // grows to about 2000 blocks, then shrinks and grows by turns; few sizes or many
+      bool shrink = order.size() > 2000 || (i / 1000 % 2 && gen() % 3 == 0);
+      if (!order.empty() && (shrink || gen() % 5 < 2)) {
+        std::swap(order[gen() % order.size()], order.back());
+        arena.release(order.back());
+        live.erase(order.back());
+        order.pop_back();
+      } else {
+        size_t bytes = seed % 2 ? (1 + gen() % 5) * 1000 : gen() % 9000;
+        size_t want = first_fit(rounded(bytes));
+        ASSERT_EQ(arena.allocate(bytes), want) << "seed " << seed << " operation " << i;
+        live[want] = rounded(bytes);
+        order.push_back(want);
+      }
+    }
+    for (size_t offset : order) arena.release(offset);
+    EXPECT_EQ(arena.in_use_bytes(), 0u);
+    EXPECT_EQ(arena.allocate(arena.peak_bytes()), 0u) << "all of it is one hole again";
   }
 }
 
