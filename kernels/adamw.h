@@ -5,10 +5,12 @@
 // host does not read the state, leaves every array as it was.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "kernels/base/dtype.h"
 #include "kernels/base/exec.h"
+#include "kernels/base/host_device.h"
 #include "kernels/step_control.h"
 
 namespace xce {
@@ -26,6 +28,37 @@ struct AdamW {
   DType dtype;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
 };
+
+// What all elements of an update share; A is accum_dtype. Made in fp64, once per launch or block.
+template <class A>
+struct AdamWScalars {
+  A beta1, one_minus_beta1, beta2, one_minus_beta2, eps, grad_scale;
+  A step_size;     // lr / (1 - beta1^t)
+  A v_correction;  // 1 / (1 - beta2^t)
+  A lr;
+};
+template <class A>
+XCE_HOST_DEVICE inline AdamWScalars<A> adamw_scalars(const AdamW& args) {
+  const StepState& state = *args.state;
+  const double t = static_cast<double>(state.updates);
+  return {static_cast<A>(args.beta1),
+          static_cast<A>(1 - args.beta1),
+          static_cast<A>(args.beta2),
+          static_cast<A>(1 - args.beta2),
+          static_cast<A>(args.eps),
+          static_cast<A>(state.grad_scale),
+          static_cast<A>(state.lr / (1 - std::pow(args.beta1, t))),
+          static_cast<A>(1 / (1 - std::pow(args.beta2, t))),
+          static_cast<A>(state.lr)};
+}
+// One element; shrink is lr * decay.
+template <class A>
+XCE_HOST_DEVICE inline void adamw_update(const AdamWScalars<A>& s, A shrink, A grad, A& master, A& m, A& v) {
+  const A g = grad * s.grad_scale;
+  m = s.beta1 * m + s.one_minus_beta1 * g;
+  v = s.beta2 * v + s.one_minus_beta2 * (g * g);
+  master = master - (s.step_size * m / (std::sqrt(v * s.v_correction) + s.eps) + shrink * master);
+}
 
 void launch(const CpuExec& exec, const AdamW& args);
 void launch(const CudaExec& exec, const AdamW& args);

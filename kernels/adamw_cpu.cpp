@@ -1,8 +1,7 @@
-// One pass over the arena, a block of equal weight decay at a time; the scalars are made in fp64 once per step.
+// One pass over the arena, a block of equal weight decay at a time.
 #include "kernels/adamw.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vec.h"
@@ -10,32 +9,9 @@
 namespace xce {
 namespace {
 
-template <class A>
-struct Scalars {
-  A beta1, one_minus_beta1, beta2, one_minus_beta2, eps, grad_scale;
-  A step_size;     // lr / (1 - beta1^t)
-  A v_correction;  // 1 / (1 - beta2^t)
-  A lr;
-};
-
-template <class A>
-Scalars<A> scalars(const AdamW& args) {
-  const StepState& state = *args.state;
-  const double t = static_cast<double>(state.updates);
-  return {static_cast<A>(args.beta1),
-          static_cast<A>(1 - args.beta1),
-          static_cast<A>(args.beta2),
-          static_cast<A>(1 - args.beta2),
-          static_cast<A>(args.eps),
-          static_cast<A>(state.grad_scale),
-          static_cast<A>(state.lr / (1 - std::pow(args.beta1, t))),
-          static_cast<A>(1 / (1 - std::pow(args.beta2, t))),
-          static_cast<A>(state.lr)};
-}
-
 // n elements from `at`, which share `decay`.
 template <class T, bool kCompute>
-void update(const AdamW& args, const Scalars<Accum<T>>& s, int64_t at, int64_t n) {
+void update(const AdamW& args, const AdamWScalars<Accum<T>>& s, int64_t at, int64_t n) {
   using A = Accum<T>;
   A* master = static_cast<A*>(args.master) + at;
   A *m = static_cast<A*>(args.m) + at, *v = static_cast<A*>(args.v) + at;
@@ -44,10 +20,8 @@ void update(const AdamW& args, const Scalars<Accum<T>>& s, int64_t at, int64_t n
   const A shrink = s.lr * static_cast<A>(args.decay[at / AdamW::kBlock]);
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    A g = grad[i] * s.grad_scale;
-    A m_new = s.beta1 * m[i] + s.one_minus_beta1 * g;
-    A v_new = s.beta2 * v[i] + s.one_minus_beta2 * (g * g);
-    A w = master[i] - (s.step_size * m_new / (std::sqrt(v_new * s.v_correction) + s.eps) + shrink * master[i]);
+    A w = master[i], m_new = m[i], v_new = v[i];
+    adamw_update(s, shrink, grad[i], w, m_new, v_new);
     m[i] = m_new;
     v[i] = v_new;
     master[i] = w;
@@ -73,7 +47,7 @@ void launch(const CpuExec& exec, const AdamW& args) {
   XCE_CHECK(args.state->updates >= 1, "AdamW.state->updates >= 1 (this update counted)", args.state->updates);
   const int64_t blocks = (args.n + AdamW::kBlock - 1) / AdamW::kBlock;
   visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) {
-    const auto s = scalars<Accum<T>>(args);
+    const auto s = adamw_scalars<Accum<T>>(args);
     parallel_for(exec, blocks, cpu::row_grain(AdamW::kBlock), [&](int64_t begin, int64_t end, int) {
       for (int64_t b = begin; b < end; ++b) {
         int64_t at = b * AdamW::kBlock, n = std::min(AdamW::kBlock, args.n - at);

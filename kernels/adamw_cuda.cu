@@ -8,32 +8,9 @@
 namespace xce {
 namespace {
 
-template <class A>
-struct Scalars {
-  A beta1, one_minus_beta1, beta2, one_minus_beta2, eps, grad_scale;
-  A step_size;     // lr / (1 - beta1^t)
-  A v_correction;  // 1 / (1 - beta2^t)
-  A lr;
-};
-
-template <class A>
-__device__ Scalars<A> scalars(const AdamW& args) {
-  const StepState& state = *args.state;
-  const double t = static_cast<double>(state.updates);
-  return {static_cast<A>(args.beta1),
-          static_cast<A>(1 - args.beta1),
-          static_cast<A>(args.beta2),
-          static_cast<A>(1 - args.beta2),
-          static_cast<A>(args.eps),
-          static_cast<A>(state.grad_scale),
-          static_cast<A>(state.lr / (1 - pow(args.beta1, t))),
-          static_cast<A>(1 / (1 - pow(args.beta2, t))),
-          static_cast<A>(state.lr)};
-}
-
 // W elements from i, all of one block of AdamW::kBlock.
 template <class T, bool kCompute, int W>
-__device__ void update_at(const AdamW& args, const Scalars<Accum<T>>& s, int64_t i) {
+__device__ void update_at(const AdamW& args, const AdamWScalars<Accum<T>>& s, int64_t i) {
   using A = Accum<T>;
   A* master = static_cast<A*>(args.master) + i;
   A *m = static_cast<A*>(args.m) + i, *v = static_cast<A*>(args.v) + i;
@@ -43,10 +20,7 @@ __device__ void update_at(const AdamW& args, const Scalars<Accum<T>>& s, int64_t
   cuda::Vec<T, W> rounded;
 #pragma unroll
   for (int j = 0; j < W; ++j) {
-    A g = vg.at[j] * s.grad_scale;
-    vm.at[j] = s.beta1 * vm.at[j] + s.one_minus_beta1 * g;
-    vv.at[j] = s.beta2 * vv.at[j] + s.one_minus_beta2 * (g * g);
-    vw.at[j] -= s.step_size * vm.at[j] / (sqrt(vv.at[j] * s.v_correction) + s.eps) + shrink * vw.at[j];
+    adamw_update(s, shrink, vg.at[j], vw.at[j], vm.at[j], vv.at[j]);
     rounded.at[j] = cuda::narrow<T>(vw.at[j]);
   }
   cuda::store<W>(master, vw);
@@ -59,8 +33,8 @@ template <class T, bool kCompute, int N>
 __global__ void update(AdamW args) {
   static_assert(AdamW::kBlock % N == 0);
   if (!args.state->apply || args.state->updates < 1) return;
-  __shared__ Scalars<Accum<T>> s;
-  if (threadIdx.x == 0) s = scalars<Accum<T>>(args);
+  __shared__ AdamWScalars<Accum<T>> s;
+  if (threadIdx.x == 0) s = adamw_scalars<Accum<T>>(args);
   __syncthreads();
   cuda::for_each_vector<N>(
       args.n, [&]<int W>(std::integral_constant<int, W>, int64_t i) { update_at<T, kCompute, W>(args, s, i); });
