@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/blas_core.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cross_entropy/loss_rows.h"
@@ -34,7 +33,6 @@ class Chunk {
 
   Chunk(const CpuExec& exec, const LinearCrossEntropyForwardBackward& call, const LossPlan& plan)
       : exec_(exec), call_(call), in_(call.in), plan_(plan), base_(static_cast<char*>(call.workspace.data)) {
-    cpu::select_blas_core();
     ldx_ = in_.ldx ? in_.ldx : in_.hidden;
     ldw_ = in_.ldw ? in_.ldw : in_.hidden;
     vocab_global_ = in_.vocab_global < 0 ? in_.shard_offset + in_.vocab : in_.vocab_global;
