@@ -81,21 +81,24 @@ class Trace:
             names[int(number)] = name
         elif kind == "K":
             number, start, end, device = (int(field) for field in rest.split()[:4])
-            if end <= 0:  # was still running when the process ended
-                self.lost += 1
-                return None
-            return device, Interval(start, end, names[number], family_of(names[number]), 0)
+            return self.finished(device, Interval(start, end, names[number], family_of(names[number]), 0))
         elif kind in ("C", "S"):
             fields = rest.split()
             size, start, end, device = (int(field) for field in fields[:4])
             name, family = (f"copy {fields[5]}", "copies") if kind == "C" else ("fill", "fills")
-            return device, Interval(start, end, name, family, size)
+            return self.finished(device, Interval(start, end, name, family, size))
         elif kind == "L":
             self.lost += int(rest)
         elif kind == "E":
             self.complete = True
         else:
             raise ValueError(kind)
+        return None
+
+    def finished(self, device, item):
+        if item.start > 0 and item.end > 0:
+            return device, item
+        self.lost += 1  # had not ended when the process did
         return None
 
     def mark_head_products(self):
@@ -227,7 +230,7 @@ def report(trace, options):
     lines += [f"{e['ms']:>10.3f}{e['count']:>8.4g}  [{family}] {name[:options.width]}" for (name, family), e in shown]
     record["kernels"] = [{"name": n, "family": f, "ms": e["ms"], "count": e["count"]} for (n, f), e in by_time]
     if trace.lost:
-        lines.append(f"{trace.lost} records were lost: the times are too low")
+        lines.append(f"{trace.lost} records were lost or had not ended: the times are too low")
     if not trace.complete:
         lines.append("the trace has no end mark: the program was killed, its last records may be missing")
     if len(trace.devices) > 1:
