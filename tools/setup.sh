@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the project needs and is missing, on Debian 12 or Ubuntu 24.04: apt packages, Python tools into .venv.
-# Nothing missing: no network, no root, done at once.   tools/setup.sh [--dev] [--torch]
+# Nothing missing: no network, no root, done at once.   tools/setup.sh [--dev] [--data] [--torch]
 #   --dev    adds the formatter that .ci/run checks with, into .venv
+#   --data   adds the tokenizer of tools/prepare_data.sh, as .venv-data: 50 MB to download
 #   --torch  adds .venv-torch for tools/compare_torch.sh: 3 GB to download, 6 GB on disk
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -112,12 +113,13 @@ python_tools() {
   cp "$requirements" "$venv/"
 }
 
-dev=0 torch=0
+dev=0 data=0 torch=0
 for option in "$@"; do
   case $option in
     --dev) dev=1 ;;
+    --data) data=1 ;;
     --torch) torch=1 ;;
-    *) fail "unknown option $option; usage: tools/setup.sh [--dev] [--torch]" ;;
+    *) fail "unknown option $option; usage: tools/setup.sh [--dev] [--data] [--torch]" ;;
   esac
 done
 
@@ -125,5 +127,6 @@ mapfile -t missing < <(missing_packages)
 [ ${#missing[@]} = 0 ] || install_packages "${missing[@]}"
 python_tools .venv tools/requirements.txt
 [ $dev = 0 ] || python_tools .venv tools/requirements-dev.txt
+[ $data = 0 ] || python_tools .venv-data tools/requirements-data.txt
 [ $torch = 0 ] || python_tools .venv-torch tools/compare/requirements.txt
 say "ready"
