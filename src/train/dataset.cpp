@@ -1,21 +1,27 @@
 #include "src/train/dataset.h"
 
+#include <filesystem>
+
 #include "src/data/markov.h"
 
 namespace xce {
 namespace {
 
-TokenSourcePtr open_file(DataKind kind, const std::string& path) {
-  return kind == DataKind::kBytes ? open_bytes(path) : open_tokens(path);
+TokenSourcePtr open_file(const Config& config, const char* key, const std::string& path) {
+  if (config.data.kind == DataKind::kBytes) return open_bytes(path);
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored))
+    throw config_error(config, key, str(path, ": no such file; tools/prepare_data.sh makes token files"));
+  return open_tokens(path);
 }
 
 Dataset open_files(const Config& config) {
   const DataConfig& data = config.data;
   Dataset set;
-  TokenSourcePtr train = open_file(data.kind, data.train);
+  TokenSourcePtr train = open_file(config, "data.train", data.train);
   if (!data.val.empty()) {
     set.train = train;
-    set.validation = open_file(data.kind, data.val);
+    set.validation = open_file(config, "data.val", data.val);
   } else if (data.val_fraction > 0) {
     SourceSplit split = split_source(train, data.val_fraction);
     set.train = split.train;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "src/data/token_file.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
 
@@ -124,6 +125,25 @@ TEST(Dataset, AMissingFileIsAUsageError) {
   config.data.kind = DataKind::kBytes;
   config.data.train = "/no/such/file.txt";
   EXPECT_TRUE(test::throws_error(ErrorCode::kUsage, {"/no/such/file.txt"}, [&] { open_dataset(config); }));
+}
+
+TEST(Dataset, AMissingTokenFileNamesItsKeyAndTheCommandThatMakesOne) {
+  test::TempDir dir;
+  {
+    TokenFileWriter writer(dir / "here.tok", 300);
+    writer.append(std::vector<int32_t>{1, 299, 7});
+    writer.commit();
+  }
+  Config config;
+  config.data.kind = DataKind::kTokens;
+  config.data.train = (dir / "missing.tok").string();
+  EXPECT_TRUE(test::throws_error(ErrorCode::kUsage, {"data.train", "missing.tok", "tools/prepare_data.sh"},
+                                 [&] { open_dataset(config); }));
+  config.data.train = (dir / "here.tok").string();
+  EXPECT_EQ(all(*open_dataset(config).train), (std::vector<int32_t>{1, 299, 7}));
+  config.data.val = (dir / "missing.tok").string();
+  EXPECT_TRUE(test::throws_error(ErrorCode::kUsage, {"data.val", "missing.tok", "tools/prepare_data.sh"},
+                                 [&] { open_dataset(config); }));
 }
 
 TEST(Dataset, SyntheticIdsFillTheGivenVocabulary) {
