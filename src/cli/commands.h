@@ -18,8 +18,10 @@ int run_print_config(const TrainCommand& command);  // --print-config
 int run_help_config();                              // --help-config
 
 struct SampleCommand {
-  std::string directory;  // a Hugging Face directory of a byte-level model, or a checkpoint of one
-  std::string prompt;
+  std::string directory;  // a Hugging Face directory, or a checkpoint
+  std::string prompt;     // for byte-level models; or
+  std::vector<int32_t> prompt_ids;
+  bool print_ids = false;  // ids instead of text; models that are not byte-level have nothing else
   int64_t tokens = 400;
   double temperature = 0.8;
   uint64_t seed = 0;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <vector>
 
 #include "src/cli/commands.h"
 #include "src/model/llama_io.h"
@@ -13,37 +14,48 @@ namespace {
 
 constexpr int64_t kByteVocabulary = 256;
 
-void check_bytes(const SampleCommand& command, const ModelConfig& model) {
+std::vector<int32_t> prompt_ids(const SampleCommand& command, const ModelConfig& model) {
+  if (!command.prompt_ids.empty()) return command.prompt_ids;
   if (model.vocab_size != kByteVocabulary)
     throw Error(ErrorCode::kUsage,
-                str(command.directory, ": --sample needs a byte-level model (vocabulary 256), this one has ",
-                    model.vocab_size));
+                str(command.directory, ": --prompt is for a byte-level model (vocabulary 256), this one has ",
+                    model.vocab_size, "; give --prompt-ids, or let tools/sample_text.sh do so"));
+  std::vector<int32_t> ids;
+  for (char c : command.prompt) ids.push_back(static_cast<unsigned char>(c));
+  return ids;
 }
 
-void print_text(const SampleCommand& command, const Llama& model, ParameterSet& parameters, const Exec& exec,
-                int64_t seq_len) {
-  std::vector<int32_t> prompt;
-  for (char c : command.prompt) prompt.push_back(static_cast<unsigned char>(c));
+void print_sample(const SampleCommand& command, const Llama& model, ParameterSet& parameters, const Exec& exec,
+                  int64_t window) {
   SampleOptions options{
-      .count = command.tokens, .seq_len = seq_len, .temperature = command.temperature, .seed = command.seed};
-  for (int32_t id : sample(model, parameters, exec, prompt, options)) std::fputc(id, stdout);
+      .count = command.tokens, .seq_len = window, .temperature = command.temperature, .seed = command.seed};
+  bool as_ids = command.print_ids || model.config().vocab_size != kByteVocabulary;
+  const char* separator = "";
+  for (int32_t id : sample(model, parameters, exec, prompt_ids(command, model.config()), options)) {
+    if (!as_ids) {
+      std::fputc(id, stdout);
+      continue;
+    }
+    std::printf("%s%d", separator, id);
+    separator = ",";
+  }
   std::fputc('\n', stdout);
 }
 
 void sample_from_export(const SampleCommand& command, const Exec& exec) {
   HfDirectory directory(command.directory);
   const HfConfig& config = directory.config();
-  check_bytes(command, config.model);
+  size_t prompt_tokens = prompt_ids(command, config.model).size();
   ParameterSet parameters(config.dtype);
   Llama model(config.model, parameters);
   check_llama(directory, model);  // before memory is taken for what config.json claims
   // Every token costs a pass over the whole window, so it is no longer than the text becomes.
-  int64_t text = static_cast<int64_t>(command.prompt.size()) + command.tokens;
+  int64_t text = static_cast<int64_t>(prompt_tokens) + command.tokens;
   int64_t window = std::min(config.model.max_position_embeddings, text);
   model.prepare(window);
   parameters.allocate();
   load_llama(directory, model, parameters, exec);
-  print_text(command, model, parameters, exec, window);
+  print_sample(command, model, parameters, exec, window);
 }
 
 void sample_from_checkpoint(const SampleCommand& command) {
@@ -51,16 +63,17 @@ void sample_from_checkpoint(const SampleCommand& command) {
   Config config = parse_config(read_training_meta(reader).config_yaml, command.directory + "/state.json");
   config.run.threads = command.threads;
   RunSetup setup(config);
-  check_bytes(command, setup.model().config());
+  prompt_ids(command, setup.model().config());  // refused before memory is taken
   setup.allocate();
   load_training_state(reader, setup.step(), setup.parameters(), setup.exec());
-  print_text(command, setup.model(), setup.parameters(), setup.exec(), config.train.seq_len);
+  print_sample(command, setup.model(), setup.parameters(), setup.exec(), config.train.seq_len);
 }
 
 }  // namespace
 
 int run_sample(const SampleCommand& command) {
-  if (command.prompt.empty()) throw Error(ErrorCode::kUsage, "--sample needs a --prompt of at least one byte");
+  if (command.prompt.empty() && command.prompt_ids.empty())
+    throw Error(ErrorCode::kUsage, "--sample needs a --prompt of at least one byte, or --prompt-ids");
   if (std::filesystem::exists(std::filesystem::path(command.directory) / "manifest.json")) {
     sample_from_checkpoint(command);
   } else {

@@ -1,11 +1,15 @@
 // xce-train: parses the command line, runs one command, turns an Error into a message and its exit status.
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <new>
+#include <string>
+#include <vector>
 
 #include "kernels/base/check.h"
 #include "src/cli/commands.h"
@@ -20,6 +24,7 @@ Examples:
   xce-train configs/demo-cpu.yaml
   xce-train configs/demo-cpu.yaml run.dir=runs/mine train.steps=500
   xce-train --sample runs/mine/export --prompt "In the beginning"
+  xce-train --sample runs/large/export --prompt-ids 1,1784,7026     # tools/sample_text.sh does this with text
 
 Exit status: 0 done, 1 runtime error, 2 usage or configuration, 3 corrupt data or checkpoint, 4 too many non-finite steps,
 5 communication, 6 disk, 75 stopped by a signal after saving.
@@ -36,6 +41,23 @@ CLI::Validator number_within(xce::Limits limits) {
     return xce::str("expected ", kind, limits.text(), ", got '", text, "'");
   };
   return CLI::Validator(wrong, "");
+}
+
+// Ids with commas between them.
+std::vector<int32_t> parse_ids(const std::string& text) {
+  std::vector<int32_t> ids;
+  for (size_t begin = 0; begin <= text.size();) {
+    size_t end = std::min(text.find(',', begin), text.size());
+    std::string word = text.substr(begin, end - begin);
+    int64_t id = 0;
+    if (xce::parse_number(word, &id) != xce::NumberText::kOk || id < 0 || id > std::numeric_limits<int32_t>::max())
+      throw CLI::ValidationError(
+          "--prompt-ids", xce::str("expected whole numbers >= 0 and <= 2147483647 with commas between them, got '",
+                                   word, "' in '", text, "'"));
+    ids.push_back(static_cast<int32_t>(id));
+    begin = end + 1;
+  }
+  return ids;
 }
 
 // What the commands printed must have arrived: a full disk shows at the last flush.
@@ -64,7 +86,14 @@ int run(int argc, char** argv) {
   print->excludes(help);
   auto* directory = app.add_option("--sample", sample.directory, "write text from this export or checkpoint directory");
   directory->excludes(config)->excludes(dry)->excludes(print)->excludes(help);
-  app.add_option("--prompt", sample.prompt, "what the text begins with")->needs(directory);
+  auto* prompt = app.add_option("--prompt", sample.prompt, "what the text begins with")->needs(directory);
+  app.add_option_function<std::string>(
+         "--prompt-ids", [&sample](const std::string& text) { sample.prompt_ids = parse_ids(text); },
+         "the same as token ids, 1,2,3: for models that are not byte-level")
+      ->needs(directory)
+      ->excludes(prompt);
+  app.add_flag("--print-ids", sample.print_ids, "write ids, 1,2,3, where the model's bytes would be written")
+      ->needs(directory);
   app.add_option("--tokens", sample.tokens, "tokens to write")
       ->capture_default_str()
       ->needs(directory)
