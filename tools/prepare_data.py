@@ -233,7 +233,7 @@ def fetch_kernel():
     done = subprocess.run([ROOT / "tools" / "fetch_kernel.sh"], stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
         raise UsageError("without a corpus there is nothing to do; --input takes text of your own")
-    return done.stdout.strip()
+    return str(ROOT / done.stdout.strip())
 
 
 def key_of(tokenizer, documents, options):

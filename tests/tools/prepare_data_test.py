@@ -6,9 +6,11 @@
 import array
 import json
 import pathlib
+import shutil
 import struct
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import unittest
@@ -250,6 +252,36 @@ class Files(Test):
             self.assertIn(option, message)
             self.assertIn(value, message)
         self.assertIn("tools/prepare_data.sh", self.prepare(corpus, "out", "--pack-tokens", "/no/such", check=2))
+
+
+class Kernel(Test):
+    def test_the_default_is_the_text_of_the_package_in_data(self):
+        root = self.tmp / "root"
+        shutil.copytree(TOOLS, root / "tools", ignore=shutil.ignore_patterns("__pycache__"))
+        source, package = self.tmp / "linux-source-9.9", self.tmp / "package"
+        texts = {f"kernel/{i}.c": f"int f{i};\n" for i in range(50)} | {"Makefile": "all:\n"}
+        big = "x" * (prepare_data.MAX_FILE_BYTES + 1)
+        self.corpus(source.name, texts | {"kernel/x.o": "no text", "kernel/big.h": big})
+        (package / "usr/src").mkdir(parents=True)
+        with tarfile.open(package / "usr/src/linux-source-9.9.tar.xz", "w:xz") as tar:
+            tar.add(source, source.name)
+        (package / "usr/src/linux-source.tar.xz").symlink_to("linux-source-9.9.tar.xz")
+        (package / "DEBIAN").mkdir()
+        control = "Package: linux-source-9.9\nVersion: 1\nArchitecture: all\nMaintainer: none\nDescription: none\n"
+        (package / "DEBIAN/control").write_text(control)
+        (root / "data").mkdir()
+        subprocess.run(["dpkg-deb", "--build", package, root / "data" / "linux-source-9.9_1_all.deb"], check=True,
+                       stdout=subprocess.DEVNULL)
+        words = [sys.executable, root / "tools" / "prepare_data.py", "--tokenizer", "bytes", "--val-fraction", "0.2",
+                 "--pack-tokens", PACK_TOKENS]
+        for call in (1, 2):  # the second finds the text unpacked
+            done = subprocess.run(words, cwd=self.tmp, capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual("unpacking" in done.stderr, call == 1)
+            ids = [read_tokens(root / "data" / "tokens" / f"{name}.tok")[1] for name in ("train", "val")]
+            self.assertEqual(sorted(documents_of(ids[0]) + documents_of(ids[1])), sorted(texts.values()))
+        self.assertEqual(sorted(path.name for path in (root / "data").iterdir()),
+                         ["linux-source-9.9_1", "linux-source-9.9_1_all.deb", "tokens"])
 
 
 class PackTokens(Test):
