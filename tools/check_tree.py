@@ -12,6 +12,7 @@ SRC_ORDER = ["core", "dist", "data", "io", "autograd", "ops", "model", "train", 
 # An op includes no other op, but for these: op -> ops it may include.
 OP_USES = {
     "adamw": {"step_control"},  # reads the rate and the clip factor that step_control decided
+    "take_slot": {"step_control"},  # the step chooses the slot
     "linear_cross_entropy": {"linear", "cross_entropy"},  # shares the arithmetic of a row of logits
     "c_api": {"linear_cross_entropy", "cross_entropy"},  # the losses' public face
 }

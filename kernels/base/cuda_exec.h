@@ -2,6 +2,7 @@
 // kernels/cuda/device.cu.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
 struct CUstream_st;  // cudaStream_t points to it
@@ -33,7 +34,10 @@ class CudaDevice {
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
 
-  static int count();  // usable devices; 0 without a driver
+  static int count();                                        // usable devices; 0 without a driver
+  static constexpr size_t kScratchBytes = size_t{32} << 20;  // of the GEMMs; cuBLAS's own default on sm_90
+  // What an H200's exec answers in workspace_bytes; nothing can be launched on it.
+  static CudaExec planning_exec();
   CudaExec exec() const;
   void synchronize() const;  // waits for the stream; Error(kRuntime) with what went wrong there
 

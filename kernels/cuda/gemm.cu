@@ -131,7 +131,7 @@ struct GemmPlans::Plan {
 
 GemmPlans::GemmPlans() {
   check(cublasLtCreate(&handle_), "cublasLtCreate");
-  cudaError_t status = cudaMalloc(&scratch_, kScratchBytes);
+  cudaError_t status = cudaMalloc(&scratch_, CudaDevice::kScratchBytes);
   if (status != cudaSuccess) cublasLtDestroy(handle_);
   cuda::check(status, "cudaMalloc of the GEMMs' scratch");
 }
@@ -144,7 +144,7 @@ GemmPlans::~GemmPlans() {
 
 std::vector<GemmAlgorithm> GemmPlans::answers(const Plan& plan, const GemmShape& shape, int most) const {
   Preference preference;
-  preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kScratchBytes);
+  preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, CudaDevice::kScratchBytes);
   // Split sums are added in a fixed order through the scratch, never by atomics into the result.
   preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                  uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
@@ -175,7 +175,7 @@ cublasStatus_t GemmPlans::enqueue(CUstream_st* stream, const Gemm& g, const Plan
   const cublasLtMatmulAlgo_t algo = to_cublas(algorithm);
   // Some kernels write to the scratch though they report that they need none, so all of it is given.
   return cublasLtMatmul(handle_, plan.operation.handle, alpha, g.b, plan.a.handle, g.a, plan.b.handle, beta,
-                        g.addend ? g.addend : g.c, plan.c.handle, g.c, plan.c.handle, &algo, scratch_, kScratchBytes,
+                        g.addend ? g.addend : g.c, plan.c.handle, g.c, plan.c.handle, &algo, scratch_, CudaDevice::kScratchBytes,
                         stream);
 }
 
@@ -283,7 +283,7 @@ void GemmPlans::load(const std::map<GemmShape, GemmChoice>& choices, const std::
     cublasLtMatmulHeuristicResult_t result{};
     const cublasStatus_t status = cublasLtMatmulAlgoCheck(handle_, plan.operation.handle, plan.a.handle, plan.b.handle,
                                                           plan.c.handle, plan.c.handle, &algo, &result);
-    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > kScratchBytes)
+    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > CudaDevice::kScratchBytes)
       throw Error(ErrorCode::kCorrupt, str(source, ": cuBLASLt cannot run the algorithm of ", describe(shape), " (",
                                            cublasLtGetStatusName(status), ", scratch ", result.workspaceSize, ")"));
   }

@@ -60,7 +60,6 @@ class GemmPlans {
                                      const GemmAlgorithm& algorithm, int64_t runs) const;
   cublasStatus_t enqueue(CUstream_st* stream, const Gemm& args, const Plan& plan, const GemmAlgorithm& algorithm) const;
 
-  static constexpr size_t kScratchBytes = size_t{32} << 20;  // cuBLAS's own default on sm_90
   cublasLtHandle_t handle_ = nullptr;
   void* scratch_ = nullptr;
   std::optional<GemmRace> race_;  // while tuning

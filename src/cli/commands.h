@@ -26,6 +26,7 @@ struct SampleCommand {
   double temperature = 0.8;
   uint64_t seed = 0;
   int64_t threads = 0;  // 0: every core
+  std::string device;   // cpu or cuda; empty: a checkpoint's own, the CPU for an export
 };
 int run_sample(const SampleCommand& command);
 

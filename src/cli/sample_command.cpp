@@ -25,13 +25,13 @@ std::vector<int32_t> prompt_ids(const SampleCommand& command, const ModelConfig&
   return ids;
 }
 
-void print_sample(const SampleCommand& command, const Llama& model, ParameterSet& parameters, const Exec& exec,
+void print_sample(const SampleCommand& command, const Llama& model, ParameterSet& parameters, Device& device,
                   int64_t window) {
   SampleOptions options{
       .count = command.tokens, .seq_len = window, .temperature = command.temperature, .seed = command.seed};
   bool as_ids = command.print_ids || model.config().vocab_size != kByteVocabulary;
   const char* separator = "";
-  for (int32_t id : sample(model, parameters, exec, prompt_ids(command, model.config()), options)) {
+  for (int32_t id : sample(model, parameters, device, prompt_ids(command, model.config()), options)) {
     if (!as_ids) {
       std::fputc(id, stdout);
       continue;
@@ -42,7 +42,12 @@ void print_sample(const SampleCommand& command, const Llama& model, ParameterSet
   std::fputc('\n', stdout);
 }
 
-void sample_from_export(const SampleCommand& command, const Exec& exec) {
+std::unique_ptr<Device> sampling_device(const SampleCommand& command) {
+  if (command.device == "cuda") return make_cuda_device();
+  return make_cpu_device(static_cast<int>(command.threads > 0 ? command.threads : hardware_threads()));
+}
+
+void sample_from_export(const SampleCommand& command, Device& device) {
   HfDirectory directory(command.directory);
   const HfConfig& config = directory.config();
   size_t prompt_tokens = prompt_ids(command, config.model).size();
@@ -52,21 +57,22 @@ void sample_from_export(const SampleCommand& command, const Exec& exec) {
   // Every token costs a pass over the whole window, so it is no longer than the text becomes.
   int64_t text = static_cast<int64_t>(prompt_tokens) + command.tokens;
   int64_t window = std::min(config.model.max_position_embeddings, text);
-  model.prepare(window);
-  parameters.allocate();
-  load_llama(directory, model, parameters, exec);
-  print_sample(command, model, parameters, exec, window);
+  model.prepare(window, device.memory());
+  parameters.allocate(device.memory());
+  load_llama(directory, model, parameters, device.exec());
+  print_sample(command, model, parameters, device, window);
 }
 
 void sample_from_checkpoint(const SampleCommand& command) {
   CheckpointReader reader(command.directory);
   Config config = parse_config(read_training_meta(reader).config_yaml, command.directory + "/state.json");
   config.run.threads = command.threads;
+  if (!command.device.empty()) config.run.device = command.device == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu;
   RunSetup setup(config);
   prompt_ids(command, setup.model().config());  // refused before memory is taken
-  setup.allocate();
-  load_training_state(reader, setup.step(), setup.parameters(), setup.exec());
-  print_sample(command, setup.model(), setup.parameters(), setup.exec(), config.train.seq_len);
+  setup.allocate(InitialWeights::kFromCheckpoint);
+  load_training_state(reader, setup.parameters(), setup.device().exec());
+  print_sample(command, setup.model(), setup.parameters(), setup.device(), config.train.seq_len);
 }
 
 }  // namespace
@@ -77,8 +83,7 @@ int run_sample(const SampleCommand& command) {
   if (std::filesystem::exists(std::filesystem::path(command.directory) / "manifest.json")) {
     sample_from_checkpoint(command);
   } else {
-    ThreadPool pool(static_cast<int>(command.threads > 0 ? command.threads : hardware_threads()));
-    sample_from_export(command, CpuExec{&pool});
+    sample_from_export(command, *sampling_device(command));
   }
   return 0;
 }

@@ -16,7 +16,7 @@ int run_train(const TrainCommand& command) {
 }
 
 int run_dry(const TrainCommand& command) {
-  RunSetup setup(load_config(command.config_path, command.overrides), command.world);
+  RunSetup setup(load_config(command.config_path, command.overrides), PlanOnly{command.world});
   std::printf("%s\n", setup.describe().c_str());
   return 0;
 }

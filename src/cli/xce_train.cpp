@@ -111,6 +111,10 @@ int run(int argc, char** argv) {
       ->needs(directory)
       ->check(number_within<int64_t>({0, 1024}));
 
+  app.add_option("--device", sample.device, "cpu or cuda; else a checkpoint's own, and the CPU for an export")
+      ->needs(directory)
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+
   try {
     app.parse(argc, argv);
     if (sample.directory.empty() && !help_config && train.config_path.empty()) throw CLI::RequiredError("CONFIG");

@@ -1,13 +1,13 @@
 #include "src/core/arena.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/base/check.h"
 
 namespace xce {
 
-Arena::Arena(void* base, size_t capacity_bytes) : base_(static_cast<char*>(base)), capacity_(capacity_bytes) {
+Arena::Arena(void* base, size_t capacity_bytes, Memory& memory)
+    : base_(static_cast<char*>(base)), memory_(&memory), capacity_(capacity_bytes) {
   XCE_CHECK(base != nullptr, "an arena base that is not null", "null");
 }
 
@@ -67,10 +67,10 @@ void Arena::poison_free() {
   if (planning()) return;
   size_t end = 0;
   for (const auto& [offset, block] : blocks_) {
-    if (!block.used) std::memset(base_ + offset, 0xFF, block.size);
+    if (!block.used) memory_->set_bytes(base_ + offset, 0xFF, block.size);
     end = offset + block.size;
   }
-  std::memset(base_ + end, 0xFF, capacity_ - end);
+  memory_->set_bytes(base_ + end, 0xFF, capacity_ - end);
 }
 
 }  // namespace xce

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "src/core/free_blocks.h"
+#include "src/core/device.h"
 
 namespace xce {
 
@@ -16,8 +17,9 @@ class Arena {
  public:
   static constexpr size_t kAlign = 256;
 
-  Arena() = default;                         // plans: unlimited, every address is null
-  Arena(void* base, size_t capacity_bytes);  // hands out [base, base + capacity_bytes), borrowed
+  Arena() = default;  // plans: unlimited, every address is null
+  // Hands out [base, base + capacity_bytes) of `memory`, borrowed.
+  Arena(void* base, size_t capacity_bytes, Memory& memory = host_memory());
 
   // First fit by address, in O(log n) of n blocks. Error(kRuntime) with sizes when the capacity is exceeded: the plan
   // was made for other shapes.
@@ -39,6 +41,7 @@ class Arena {
   std::map<size_t, Block> blocks_;  // by offset; together they cover [0, end), neighbours are never both free
   FreeBlocks free_;                 // the free ones among them
   char* base_ = nullptr;
+  Memory* memory_ = nullptr;
   size_t capacity_ = SIZE_MAX, in_use_ = 0, peak_ = 0;
 };
 

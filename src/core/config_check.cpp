@@ -1,6 +1,7 @@
 // What keys must keep to together, after what 0 leaves open has been derived.
 #include "kernels/cpu/parallel.h"
 #include "kernels/linear_cross_entropy/plan.h"
+#include "kernels/linear_cross_entropy/plan_cuda.h"
 #include "src/core/config.h"
 #include "src/core/config_schema.h"
 #include "src/core/number.h"
@@ -137,11 +138,29 @@ void check_schedule(const Config& config) {
   }
 }
 
+void check_workspace(const Config& config, size_t needed_bytes, const std::string& where) {
+  auto needed_mib = static_cast<int64_t>((needed_bytes + (size_t{1} << 20) - 1) >> 20);
+  if (config.loss.workspace_mib >= needed_mib) return;
+  throw config_error(config, "loss.workspace_mib",
+                     str(config.loss.workspace_mib, " MiB are too few for model.hidden_size ", config.model.hidden_size,
+                         " and a vocabulary of ", config.model.vocab_size, where, "; expected at least ", needed_mib));
+}
+
 // The loss needs at least one row of logits at a time, and a row of gradients for each thread.
 void check_loss(const Config& config) {
   int64_t vocab = config.model.vocab_size, hidden = config.model.hidden_size;
   if (vocab == 0 || hidden == 0) return;
   DType dtype = config.train.precision, accum = accum_dtype(dtype);
+  if (config.run.device == DeviceKind::kCuda) {
+    CudaLossShape on_gpu{.rows = config.train.micro_batch * config.train.seq_len,
+                         .hidden = hidden,
+                         .vocab = vocab,
+                         .bytes = static_cast<int64_t>(size_of(dtype)),
+                         .accum_bytes = static_cast<int64_t>(size_of(accum)),
+                         .may_keep = true,
+                         .gradients = true};
+    return check_workspace(config, minimum_workspace_bytes(on_gpu), "");
+  }
   LossShape shape{.rows = config.train.micro_batch * config.train.seq_len,
                   .hidden = hidden,
                   .vocab = vocab,
@@ -150,18 +169,10 @@ void check_loss(const Config& config) {
                   .converts_weight = dtype != accum,
                   .may_keep = true,
                   .gradients = true};
-  auto needed_mib = static_cast<int64_t>((minimum_workspace_bytes(shape) + (size_t{1} << 20) - 1) >> 20);
-  if (config.loss.workspace_mib >= needed_mib) return;
-  throw config_error(
-      config, "loss.workspace_mib",
-      str(config.loss.workspace_mib, " MiB are too few for model.hidden_size ", hidden, " and a vocabulary of ", vocab,
-          " on ", shape.threads, " threads; expected at least ", needed_mib));
+  check_workspace(config, minimum_workspace_bytes(shape), str(" on ", shape.threads, " threads"));
 }
 
 void check_supported(Config& config) {
-  if (config.run.device == DeviceKind::kCuda) {
-    throw config_error(config, "run.device", "cuda: this build trains on the CPU only; use cpu");
-  }
   for (const ConfigKey& key : config_keys(config)) {
     bool limited = key.path == "parallel.shard" || key.path == "parallel.head" || key.path == "loss.label_smoothing" ||
                    key.path == "loss.softcap";

@@ -1,6 +1,9 @@
 #include "src/core/param.h"
 
+#include <algorithm>
+
 #include "kernels/base/check.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/elementwise.h"
 #include "src/core/rng.h"
 
@@ -33,23 +36,33 @@ size_t ParameterSet::bytes() const {
   return static_cast<size_t>(size_) * (4 * accum + (dtype_ == accum_dtype(dtype_) ? 0 : size_of(dtype_)));
 }
 
-void ParameterSet::allocate() {
+void ParameterSet::allocate(Memory& memory) {
+  memory_ = &memory;
   size_t accum_bytes = static_cast<size_t>(size_) * size_of(accum_dtype(dtype_));
-  master_ = Buffer(accum_bytes);
-  grad_ = Buffer(accum_bytes);
-  m_ = Buffer(accum_bytes);
-  v_ = Buffer(accum_bytes);
-  if (dtype_ != accum_dtype(dtype_)) compute_ = Buffer(static_cast<size_t>(size_) * size_of(dtype_));
+  master_ = Buffer(accum_bytes, memory);
+  grad_ = Buffer(accum_bytes, memory);
+  m_ = Buffer(accum_bytes, memory);
+  v_ = Buffer(accum_bytes, memory);
+  if (dtype_ != accum_dtype(dtype_)) compute_ = Buffer(static_cast<size_t>(size_) * size_of(dtype_), memory);
 }
 
-void ParameterSet::initialize(uint64_t seed) {
+void ParameterSet::initialize(uint64_t seed, const CpuExec& host) {
   XCE_CHECK(allocated(), "allocate() before initialize()", "nothing allocated");
+  constexpr int64_t kPiece = int64_t{1} << 22, kGrain = 4096;
   visit_dtype(accum_dtype(dtype_), [&]<class T>(std::type_identity<T>) {
+    std::vector<T> values;
     for (const Parameter& p : list_) {
       Rng rng(seed, p.name);
-      T* master = static_cast<T*>(this->master(p.offset));
-      for (int64_t i = 0; i < p.size(); ++i)
-        master[i] = static_cast<T>(static_cast<float>(p.init_stddev == 0 ? 1.0 : p.init_stddev * rng.normal(i)));
+      for (int64_t first = 0; first < p.size(); first += kPiece) {
+        const int64_t n = std::min(kPiece, p.size() - first);
+        values.resize(static_cast<size_t>(n));
+        parallel_for(host, n, kGrain, [&](int64_t begin, int64_t end, int) {
+          for (int64_t i = begin; i < end; ++i)
+            values[static_cast<size_t>(i)] = static_cast<T>(static_cast<float>(
+                p.init_stddev == 0 ? 1.0 : p.init_stddev * rng.normal(static_cast<uint64_t>(first + i))));
+        });
+        memory_->copy_in(master(p.offset + first), values.data(), static_cast<size_t>(n) * sizeof(T));
+      }
     }
   });
 }

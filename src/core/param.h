@@ -43,8 +43,10 @@ class ParameterSet {
   DType dtype() const { return dtype_; }
 
   // Zeroed views: compute in dtype (master itself when the types agree), the rest in accum_dtype(dtype).
-  void allocate();
-  void initialize(uint64_t seed);         // masters from (seed, name): the same for every dtype
+  void allocate(Memory& memory = host_memory());
+  Memory& memory() const { return *memory_; }  // where they were allocated
+  // Masters from (seed, name), made on the host: the same for every dtype, device and number of threads.
+  void initialize(uint64_t seed, const CpuExec& host);
   void update_compute(const Exec& exec);  // compute = rounded master
   bool allocated() const { return master_.size_bytes() > 0; }
 
@@ -68,6 +70,7 @@ class ParameterSet {
   std::vector<char> written_;
   int64_t size_ = 0;
   DType dtype_;
+  Memory* memory_ = &host_memory();
   Buffer master_, compute_, grad_, m_, v_;
 };
 

@@ -1,8 +1,7 @@
 #include "src/dist/communicator.h"
 
-#include <cstring>
-
 #include "kernels/base/check.h"
+#include "kernels/elementwise.h"
 
 namespace xce {
 namespace {
@@ -18,11 +17,11 @@ class WorldOfOne final : public Communicator {
     XCE_CHECK(op == Reduce::kSum || op == Reduce::kMax, "a Reduce", static_cast<int>(op));
     return Work(next_++);
   }
-  Work reduce_scatter(const Exec&, const void* send, void* recv, int64_t count, CommType type) override {
-    return copy(send, recv, count, type, "reduce_scatter");
+  Work reduce_scatter(const Exec& exec, const void* send, void* recv, int64_t count, CommType type) override {
+    return copy(exec, send, recv, count, type, "reduce_scatter");
   }
-  Work all_gather(const Exec&, const void* send, void* recv, int64_t count, CommType type) override {
-    return copy(send, recv, count, type, "all_gather");
+  Work all_gather(const Exec& exec, const void* send, void* recv, int64_t count, CommType type) override {
+    return copy(exec, send, recv, count, type, "all_gather");
   }
   Work broadcast(const Exec&, void* data, int64_t count, CommType type, int root) override {
     check_buffer(data, count, type, "broadcast data");
@@ -42,10 +41,11 @@ class WorldOfOne final : public Communicator {
     XCE_CHECK(count >= 0, str(what, " with a count of 0 or more"), count);
     XCE_CHECK(count == 0 || data != nullptr, str(what, " not null"), "null");
   }
-  Work copy(const void* send, void* recv, int64_t count, CommType type, const char* what) {
+  Work copy(const Exec& exec, const void* send, void* recv, int64_t count, CommType type, const char* what) {
     check_buffer(send, count, type, what);
     check_buffer(recv, count, type, what);
-    if (send != recv && count > 0) std::memmove(recv, send, static_cast<size_t>(count) * size_of(type));
+    const DType bits = size_of(type) == 2 ? DType::kBf16 : size_of(type) == 4 ? DType::kF32 : DType::kF64;
+    if (send != recv) run(exec, Convert{.x = send, .y = recv, .n = count, .from = bits, .to = bits});
     return Work(next_++);
   }
   int64_t next_ = 0;

@@ -12,14 +12,16 @@ Llama::Llama(const ModelConfig& config, ParameterSet& parameters) : config_(conf
   register_parameters();
 }
 
-void Llama::prepare(int64_t seq_len) {
+void Llama::prepare(int64_t seq_len, Memory& memory) {
   const DType dtype = accum_dtype(parameters_->dtype());
   seq_len_ = seq_len;
   std::vector<double> table = rope_table(seq_len, config_.head_dim, config_.rope_theta,
                                          config_.has_rope_scaling ? config_.rope_scaling : RopeScaling{});
-  rope_table_ = Buffer(table.size() * size_of(dtype));
+  rope_table_ = Buffer(table.size() * size_of(dtype), memory);
   visit_dtype(dtype, [&]<class T>(std::type_identity<T>) {
-    for (size_t i = 0; i < table.size(); ++i) rope_table_.as<T>()[i] = static_cast<T>(static_cast<float>(table[i]));
+    std::vector<T> values(table.size());
+    for (size_t i = 0; i < table.size(); ++i) values[i] = static_cast<T>(static_cast<float>(table[i]));
+    memory.copy_in(rope_table_.data(), values.data(), values.size() * sizeof(T));
   });
 }
 

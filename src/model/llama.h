@@ -31,7 +31,7 @@ class Llama {
   int unit_count() const { return static_cast<int>(config_.num_hidden_layers) + 2; }
 
   // Makes the rotary table for sequences of seq_len tokens; call before loss and hidden.
-  void prepare(int64_t seq_len);
+  void prepare(int64_t seq_len, Memory& memory = host_memory());
 
   // The loss of the tokens' whole sequences of the prepared length, into io.loss.
   void loss(Tape& tape, Tokens tokens, const LossIo& io, bool recompute_blocks) const;

@@ -8,6 +8,12 @@ int64_t offset(const NamedSlice& slice, const ParameterSet& parameters) {
   return p.offset + slice.row_begin * p.cols;
 }
 
+size_t bytes(const NamedSlice& slice, DType dtype) {
+  size_t size = size_of(dtype);
+  for (int64_t extent : slice.shape) size *= static_cast<size_t>(extent);
+  return size;
+}
+
 void check_same_model(const HfDirectory& directory, const ModelConfig& mine) {
   for (const ModelDifference& d : model_differences(directory.config().model, mine))
     throw Error(ErrorCode::kUsage, str((directory.path() / "config.json").string(), ": ", d.key, " is ", d.first,
@@ -54,8 +60,12 @@ void check_llama(const HfDirectory& directory, const Llama& model) {
 
 void load_llama(const HfDirectory& directory, const Llama& model, ParameterSet& parameters, const Exec& exec) {
   check_llama(directory, model);
-  for (const NamedSlice& slice : model.named_slices())
-    directory.read(slice.name, accum_dtype(parameters.dtype()), parameters.master(offset(slice, parameters)));
+  const DType dtype = accum_dtype(parameters.dtype());
+  for (const NamedSlice& slice : model.named_slices()) {
+    Buffer values(bytes(slice, dtype));
+    directory.read(slice.name, dtype, values.data());
+    parameters.memory().copy_in(parameters.master(offset(slice, parameters)), values.data(), values.size_bytes());
+  }
   parameters.update_compute(exec);
 }
 
@@ -69,7 +79,10 @@ void save_llama(const std::filesystem::path& path, const Llama& model, Parameter
     tensor.name = slice.name;
     tensor.type = stored_type(parameters.dtype());
     tensor.shape = slice.shape;
-    tensor.data = parameters.compute(offset(slice, parameters));
+    tensor.produce = [&parameters, &slice](const TensorToWrite::Sink& sink) {
+      const size_t size = bytes(slice, parameters.dtype());
+      sink(HostCopy(parameters.memory(), parameters.compute(offset(slice, parameters)), size).data(), size);
+    };
     tensors.push_back(tensor);
   }
   write_hf_directory(path, config, tensors);

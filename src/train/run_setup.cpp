@@ -36,12 +36,23 @@ void take_shape_from(const std::string& directory, Config& config) {
   model = theirs;
 }
 
+int threads_of(const Config& config) {
+  return static_cast<int>(config.run.threads > 0 ? config.run.threads : hardware_threads());
+}
+
+std::unique_ptr<Device> open_device(const Config& config, bool plan_only) {
+  if (config.run.device == DeviceKind::kCpu) return make_cpu_device(threads_of(config));
+  if (plan_only && cuda_is_built() && cuda_device_count() == 0) return make_planning_device();
+  return make_cuda_device();
+}
+
 StepSettings step_settings(const Config& config, const BatchPlan& plan) {
   StepSettings s;
   s.seq_len = config.train.seq_len;
   s.micro_batch = config.train.micro_batch;
   s.micro_batches = plan.rows / config.train.micro_batch;
   s.recompute_blocks = config.train.recompute == RecomputeMode::kBlock;
+  s.graph = config.run.graph;
   s.z_loss = config.loss.z_loss;
   s.loss_workspace_bytes = config.loss.workspace_mib << 20;
   s.schedule = {.kind = config.schedule.kind,
@@ -60,20 +71,22 @@ StepSettings step_settings(const Config& config, const BatchPlan& plan) {
 
 }  // namespace
 
-RunSetup::RunSetup(Config config, int64_t planned_ranks) : config_(std::move(config)) {
+RunSetup::RunSetup(Config config) : RunSetup(std::move(config), false, 0) {}
+RunSetup::RunSetup(Config config, PlanOnly plan) : RunSetup(std::move(config), true, plan.ranks) {}
+
+RunSetup::RunSetup(Config config, bool plan_only, int64_t ranks) : config_(std::move(config)) {
   if (!config_.model.init_from.empty()) take_shape_from(config_.model.init_from, config_);
   dataset_ = open_dataset(config_);
   finish_config(config_);
   world_ = make_communicator();
-  ranks_ = planned_ranks > 0 ? planned_ranks : world_->size();
-  int64_t threads = config_.run.threads > 0 ? config_.run.threads : hardware_threads();
-  pool_ = std::make_unique<ThreadPool>(static_cast<int>(threads));
-  exec_ = CpuExec{pool_.get()};
+  ranks_ = ranks > 0 ? ranks : world_->size();
+  pool_ = std::make_unique<ThreadPool>(threads_of(config_));
+  device_ = open_device(config_, plan_only);
   parameters_ = std::make_unique<ParameterSet>(config_.train.precision);
   model_ = std::make_unique<Llama>(config_.model, *parameters_);
   loader_ = std::make_unique<Loader>(dataset_.train, config_.train.seq_len, static_cast<uint64_t>(config_.run.seed));
-  model_->prepare(config_.train.seq_len);
-  step_ = std::make_unique<Step>(*model_, *parameters_, *world_, exec_, step_settings(config_, batch_plan()));
+  model_->prepare(config_.train.seq_len, plan_only ? host_memory() : device_->memory());
+  step_ = std::make_unique<Step>(*model_, *parameters_, *world_, *device_, step_settings(config_, batch_plan()));
 }
 
 BatchPlan RunSetup::batch_plan() const {
@@ -86,8 +99,9 @@ BatchPlan RunSetup::batch_plan() const {
 MemoryPlan RunSetup::memory_plan() const {
   const Config& c = config_;
   size_t table = static_cast<size_t>(c.train.seq_len * c.model.head_dim) * size_of(accum_dtype(c.train.precision));
-  return {
-      .parameters = parameters_->bytes(), .arena = step_->plan_arena_bytes(), .other = step_->fixed_bytes() + table};
+  return {.parameters = parameters_->bytes(),
+          .arena = step_->plan_arena_bytes(),
+          .other = step_->fixed_bytes() + table + device_->fixed_bytes()};
 }
 
 uint64_t RunSetup::checkpoint_bytes() const {
@@ -122,20 +136,19 @@ std::string RunSetup::describe() const {
       << ", activations and workspace " << mib(memory.arena) << ", other " << mib(memory.other) << "\n"
       << "exchange    " << mib(static_cast<size_t>(communicated_bytes())) << " a rank and step\n"
       << "checkpoint  " << mib(checkpoint_bytes()) << "\n"
-      << "ranks       " << ranks_ << ", device cpu, " << std::get<CpuExec>(exec_).pool->size() << " threads, seed "
-      << c.run.seed;
+      << "ranks       " << ranks_ << ", seed " << c.run.seed << "\n"
+      << "device      " << device_->describe();
   return out.str();
 }
 
 void RunSetup::allocate(InitialWeights weights) {
-  parameters_->allocate();
-  step_->prepare();
+  parameters_->allocate(device_->memory());
   if (weights == InitialWeights::kFromCheckpoint) return;
   if (config_.model.init_from.empty()) {
-    parameters_->initialize(static_cast<uint64_t>(config_.run.seed));
-    parameters_->update_compute(exec_);
+    parameters_->initialize(static_cast<uint64_t>(config_.run.seed), host());
+    parameters_->update_compute(device_->exec());
   } else {
-    load_llama(HfDirectory(config_.model.init_from), *model_, *parameters_, exec_);
+    load_llama(HfDirectory(config_.model.init_from), *model_, *parameters_, device_->exec());
   }
 }
 

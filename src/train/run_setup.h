@@ -19,7 +19,7 @@ namespace xce {
 struct MemoryPlan {
   size_t parameters = 0;  // masters, compute copy, gradients, moments
   size_t arena = 0;       // activations, their gradients, scratch, the loss's workspace
-  size_t other = 0;       // tokens, rotary table, scalars
+  size_t other = 0;       // tokens, rotary table, scalars, libraries' scratch
   size_t total() const { return parameters + arena + other; }
 };
 
@@ -28,11 +28,16 @@ enum class InitialWeights {
   kFromCheckpoint,  // left for the caller to fill
 };
 
+struct PlanOnly {
+  int64_t ranks = 0;  // rank 0 of a world of this size; 0: the world this process is in
+};
+
 class RunSetup {
  public:
-  // kUsage and kCorrupt for what is wrong with the configuration or its files. planned_ranks: describe rank 0 of a
-  // world of that size (--dry-run); 0: the world this process is in.
-  explicit RunSetup(Config config, int64_t planned_ranks = 0);
+  // kUsage and kCorrupt for what is wrong with the configuration or its files.
+  explicit RunSetup(Config config);
+  // For describe() alone (--dry-run): takes no memory and needs no GPU.
+  RunSetup(Config config, PlanOnly plan);
 
   const Config& config() const { return config_; }
   const Dataset& dataset() const { return dataset_; }
@@ -40,7 +45,7 @@ class RunSetup {
   const Llama& model() const { return *model_; }
   ParameterSet& parameters() { return *parameters_; }
   Communicator& world() { return *world_; }
-  const Exec& exec() const { return exec_; }
+  Device& device() const { return *device_; }
   Step& step() { return *step_; }
 
   BatchPlan batch_plan() const;  // this rank's share of a global batch
@@ -51,16 +56,21 @@ class RunSetup {
   // Model, data, batch, memory and cost for people, several lines: printed at the start and by --dry-run.
   std::string describe() const;
 
-  // Allocates parameters and step, and initialises the weights.
+  // Allocates the parameters and gives them their first values.
   void allocate(InitialWeights weights = InitialWeights::kAsConfigured);
+  // Makes the step ready to run, once the parameters have their values.
+  void prepare() { step_->prepare(); }
 
  private:
+  RunSetup(Config config, bool plan_only, int64_t ranks);
+  CpuExec host() const { return {pool_.get()}; }
+
   Config config_;
   Dataset dataset_;
   std::unique_ptr<Communicator> world_;
   int64_t ranks_;
-  std::unique_ptr<ThreadPool> pool_;
-  Exec exec_;
+  std::unique_ptr<ThreadPool> pool_;  // for work of the host itself
+  std::unique_ptr<Device> device_;
   std::unique_ptr<ParameterSet> parameters_;
   std::unique_ptr<Llama> model_;
   std::unique_ptr<Loader> loader_;

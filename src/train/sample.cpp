@@ -11,7 +11,8 @@ namespace xce {
 namespace {
 
 // Logits of the row at `position`, as doubles, into out (null while planning).
-void logits_at(const Llama& model, Tape& tape, Tokens tokens, int64_t position, std::vector<double>* out) {
+void logits_at(const Llama& model, Tape& tape, Memory& memory, Tokens tokens, int64_t position,
+               std::vector<double>* out) {
   tape.set_recording(false);
   Var h = model.hidden(tape, tokens), weight = model.head(tape), logits = tape.make({1, weight.rows()});
   const char* hidden = static_cast<const char*>(h.data());
@@ -27,8 +28,9 @@ void logits_at(const Llama& model, Tape& tape, Tokens tokens, int64_t position, 
                                         .dtype = h.dtype()});
   if (!out) return;
   visit_dtype(h.dtype(), [&]<class T>(std::type_identity<T>) {
-    const T* row = static_cast<const T*>(logits.data());
-    out->assign(row, row + weight.rows());
+    std::vector<T> row(static_cast<size_t>(weight.rows()));
+    memory.copy_out(row.data(), logits.data(), row.size() * sizeof(T));
+    out->assign(row.begin(), row.end());
   });
 }
 
@@ -47,7 +49,7 @@ int32_t draw(const std::vector<double>& logits, double temperature, double unifo
 
 }  // namespace
 
-std::vector<int32_t> sample(const Llama& model, ParameterSet& parameters, const Exec& exec, std::vector<int32_t> prompt,
+std::vector<int32_t> sample(const Llama& model, ParameterSet& parameters, Device& device, std::vector<int32_t> prompt,
                             const SampleOptions& options) {
   XCE_CHECK(!prompt.empty(), "a prompt of at least one token", "none");
   XCE_CHECK(options.seq_len >= 1, "SampleOptions.seq_len >= 1", options.seq_len);
@@ -58,20 +60,22 @@ std::vector<int32_t> sample(const Llama& model, ParameterSet& parameters, const 
                   str("the prompt's token ", id, " is outside the vocabulary of ", model.config().vocab_size));
 
   Arena plan;
-  Tape dry(exec, plan, parameters);
-  logits_at(model, dry, {nullptr, options.seq_len}, 0, nullptr);
-  Buffer memory(plan.peak_bytes()), window(static_cast<size_t>(options.seq_len) * sizeof(int32_t));
-  Arena arena(memory.data(), memory.size_bytes());
+  Tape dry(device.exec(), plan, parameters);
+  logits_at(model, dry, device.memory(), {nullptr, options.seq_len}, 0, nullptr);
+  std::vector<int32_t> window(static_cast<size_t>(options.seq_len));
+  Buffer memory(plan.peak_bytes(), device.memory()), ids(window.size() * sizeof(int32_t), device.memory());
+  Arena arena(memory.data(), memory.size_bytes(), device.memory());
 
   Rng rng(options.seed, "sample");
   std::vector<int32_t> text = std::move(prompt);
   std::vector<double> logits;
   for (int64_t i = 0; i < options.count; ++i) {
     int64_t used = std::min<int64_t>(static_cast<int64_t>(text.size()), options.seq_len);
-    std::fill_n(window.as<int32_t>(), options.seq_len, 0);
-    std::copy(text.end() - used, text.end(), window.as<int32_t>());
-    Tape tape(exec, arena, parameters);
-    logits_at(model, tape, {window.as<int32_t>(), options.seq_len}, used - 1, &logits);
+    std::fill(window.begin(), window.end(), 0);
+    std::copy(text.end() - used, text.end(), window.begin());
+    device.memory().copy_in(ids.data(), window.data(), ids.size_bytes());
+    Tape tape(device.exec(), arena, parameters);
+    logits_at(model, tape, device.memory(), {ids.as<int32_t>(), options.seq_len}, used - 1, &logits);
     text.push_back(draw(logits, options.temperature, rng.uniform(static_cast<uint64_t>(i))));
   }
   return text;

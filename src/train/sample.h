@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "src/core/device.h"
 #include "src/model/llama.h"
 
 namespace xce {
@@ -16,7 +17,7 @@ struct SampleOptions {
 };
 
 // The prompt (at least one token, ids below the vocabulary) followed by options.count drawn tokens.
-std::vector<int32_t> sample(const Llama& model, ParameterSet& parameters, const Exec& exec, std::vector<int32_t> prompt,
+std::vector<int32_t> sample(const Llama& model, ParameterSet& parameters, Device& device, std::vector<int32_t> prompt,
                             const SampleOptions& options);
 
 }  // namespace xce

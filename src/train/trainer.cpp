@@ -1,13 +1,16 @@
 #include "src/train/trainer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <deque>
 
 #include "src/core/log.h"
 #include "src/io/checkpoint.h"
 #include "src/model/llama_io.h"
 #include "src/train/evaluate.h"
 #include "src/train/metrics.h"
+#include "src/train/plan_cache.h"
 #include "src/train/progress.h"
 #include "src/train/signals.h"
 #include "src/train/tensorboard.h"
@@ -30,19 +33,28 @@ class Run {
   std::optional<CheckpointReader> find_checkpoint() const;
   void check_same_run(const CheckpointReader& reader) const;
   void open_directory();
+  void prepare(const CheckpointReader* checkpoint);
   StopReason loop();
-  StepRecord one_step(Prefetcher& batches);
+  bool eval_due(int64_t step) const { return config().eval.every > 0 && step % config().eval.every == 0; }
+  bool save_due(int64_t step) const { return config().checkpoint.every > 0 && step % config().checkpoint.every == 0; }
+  bool may_submit() const;
+  void submit(Prefetcher& batches);
+  StepRecord collect();
+  std::optional<StopReason> stop_asked() const;
+  void check_finite() const;
   void validate(StepRecord& record, int64_t max_windows);
   void save();
   void finish();
 
   const Config& config() const { return setup_.config(); }
-  const StepState& state() { return setup_.step().state(); }
   TrainingMeta meta() const { return {config_to_yaml(config(), false), setup_.dataset().train->fingerprint()}; }
 
   RunSetup setup_;
   std::filesystem::path directory_;
   int64_t resumed_step_ = 0, saved_step_ = -1, memory_bytes_ = 0;
+  StepState state_;                     // of the last step that landed
+  int64_t submitted_ = 0;               // steps handed over
+  std::deque<double> data_waits_ms_{};  // of those that have not landed
   Clock::time_point start_;
   std::optional<FileLock> lock_;  // one process at a time writes into the directory
   std::optional<ValidationWindows> windows_;
@@ -95,15 +107,10 @@ StopReason Run::go() {
   if (path_exists(directory_)) lock_.emplace(directory_ / ".lock");
   std::optional<CheckpointReader> checkpoint = find_checkpoint();
   if (setup_.dataset().validation) windows_.emplace(setup_.dataset().validation, config().train.seq_len);
-  setup_.allocate(checkpoint ? InitialWeights::kFromCheckpoint : InitialWeights::kAsConfigured);
-  memory_bytes_ = static_cast<int64_t>(setup_.memory_plan().total());
-  if (checkpoint) {
-    load_training_state(*checkpoint, setup_.step(), setup_.parameters(), setup_.exec());
-    resumed_step_ = saved_step_ = state().step;
-    log().info("resumed from step {}", resumed_step_);
-  }
+  prepare(checkpoint ? &*checkpoint : nullptr);
   make_directories(directory_);
   if (!lock_) lock_.emplace(directory_ / ".lock");
+  save_plans(setup_.device(), directory_);
   if (checkpoint && resumed_step_ >= config().train.steps) {
     log().info("nothing left to do: all {} steps are trained", config().train.steps);
     finish();  // again: a former process may have died before or in it
@@ -117,63 +124,109 @@ StopReason Run::go() {
   return reason;
 }
 
+// On a GPU with everything a step needs: its memory, its algorithms, its graphs.
+void Run::prepare(const CheckpointReader* checkpoint) {
+  setup_.allocate(checkpoint ? InitialWeights::kFromCheckpoint : InitialWeights::kAsConfigured);
+  if (checkpoint) {
+    state_ = load_training_state(*checkpoint, setup_.parameters(), setup_.device().exec());
+    resumed_step_ = saved_step_ = submitted_ = state_.step;
+    log().info("resumed from step {}", resumed_step_);
+  }
+  load_plans(setup_.device(), directory_);
+  setup_.device().set_tuning(config().run.tune);
+  setup_.prepare();
+  setup_.device().set_tuning(false);
+  if (checkpoint) setup_.step().set_state(state_);
+  if (std::string plans = setup_.device().plans_summary(); !plans.empty()) log().info("{}", plans);
+  const size_t planned = setup_.memory_plan().total(), used = setup_.device().used_bytes();
+  if (used > 0) log().info("memory      {} planned, {} in use", format_memory(planned), format_memory(used));
+  memory_bytes_ = static_cast<int64_t>(used > 0 ? used : planned);
+}
+
 StopReason Run::loop() {
   start_ = Clock::now();
-  Prefetcher batches(setup_.loader(), setup_.batch_plan(), state().step);
+  Prefetcher batches(setup_.loader(), setup_.batch_plan(), state_.step);
   Progress progress({.steps = config().train.steps,
-                     .first_step = state().step,
+                     .first_step = state_.step,
                      .every = config().log.every,
                      .max_minutes = config().train.max_minutes});
-  double limit_ms = config().train.max_minutes * 60e3;
-  while (state().step < config().train.steps) {
-    StepRecord record = one_step(batches);
-    int64_t step = record.step;
-    bool last = step == config().train.steps;
-    bool out_of_time = limit_ms > 0 && ms_since(start_) >= limit_ms;
-    bool eval_due = config().eval.every > 0 && step % config().eval.every == 0;
-    if (last || out_of_time)
+  std::optional<StopReason> stop;
+  while (true) {
+    while (!stop && may_submit()) submit(batches);
+    if (setup_.step().pending() == 0) return stop.value_or(StopReason::kDone);
+    StepRecord record = collect();
+    bool last = record.step == config().train.steps;
+    if (!stop && !last) stop = stop_asked();
+    bool end = last || (stop && setup_.step().pending() == 0);
+    if (end && stop != StopReason::kSignal)
       validate(record, 0);
-    else if (eval_due)
+    else if (eval_due(record.step))
       validate(record, config().eval.sequences);
     metrics_->append(record);
     if (tensorboard_) tensorboard_->append(record);
     progress.show(record);
-    if (state().skipped > config().optim.nonfinite_limit)
-      throw Error(ErrorCode::kNonFinite, str("loss or gradient norm was not finite in ", state().skipped,
-                                             " steps, more than optim.nonfinite_limit ", config().optim.nonfinite_limit,
-                                             "; last at step ", step));
-    if (StopSignals::received() != 0 && !last) {
-      log().info("signal {}: saving step {} and stopping", StopSignals::received(), step);
-      save();
-      return StopReason::kSignal;
-    }
-    if (out_of_time && !last) {
-      log().info("train.max_minutes {} is over at step {} of {}", config().train.max_minutes, step,
-                 config().train.steps);
-      return StopReason::kTimeLimit;
-    }
-    if (config().checkpoint.every > 0 && step % config().checkpoint.every == 0 && !last) save();
+    check_finite();
+    if (save_due(record.step) && !end) save();
   }
-  return StopReason::kDone;
 }
 
-StepRecord Run::one_step(Prefetcher& batches) {
-  Clock::time_point begin = Clock::now();
+// The host runs ahead of a GPU, but not past a step after which weights are read: none is under way then.
+bool Run::may_submit() const {
+  const int64_t pending = submitted_ - state_.step;
+  if (submitted_ >= config().train.steps) return false;
+  if (pending == 0) return true;
+  return setup_.device().asynchronous() && pending < Step::kSlots && !eval_due(submitted_) && !save_due(submitted_);
+}
+
+void Run::submit(Prefetcher& batches) {
+  setup_.step().start_clock();
   const Batch& batch = batches.next();
-  setup_.step().run(batch.tokens.data(), batch.targets.data());
-  double time_ms = ms_since(begin);
+  setup_.step().submit(batch.tokens.data(), batch.targets.data());
+  data_waits_ms_.push_back(batches.last_wait_ms());
+  ++submitted_;
+}
+
+StepRecord Run::collect() {
+  const StepResult result = setup_.step().take();
+  state_ = result.state;
+  const double per_step = static_cast<double>(setup_.tokens_per_step()), seconds = result.time_ms / 1e3;
   StepRecord record;
-  record.step = state().step;
-  record.tokens = state().step * setup_.tokens_per_step();
-  record.loss = state().loss;
-  record.grad_norm = state().grad_norm;
-  record.lr = state().lr;
-  record.time_ms = time_ms;
-  record.tokens_per_s = static_cast<double>(setup_.tokens_per_step()) / time_ms * 1e3;
+  record.step = state_.step;
+  record.tokens = state_.step * setup_.tokens_per_step();
+  record.loss = state_.loss;
+  record.grad_norm = state_.grad_norm;
+  record.lr = state_.lr;
+  record.time_ms = result.time_ms;
+  record.tokens_per_s = per_step / seconds;
+  if (double peak = setup_.device().peak_flops(config().train.precision); peak > 0)
+    record.mfu = per_step * setup_.model().flops_per_token(config().train.seq_len) / seconds / peak;
   record.memory_bytes = memory_bytes_;
-  record.data_wait = batches.last_wait_ms() / time_ms;
-  record.skipped = state().skipped;
+  record.data_wait = std::min(1.0, data_waits_ms_.front() / result.time_ms);
+  data_waits_ms_.pop_front();
+  record.skipped = state_.skipped;
   return record;
+}
+
+// Asked for while steps are under way: the last of them is where the run stops.
+std::optional<StopReason> Run::stop_asked() const {
+  if (StopSignals::received() != 0) {
+    log().info("signal {}: saving step {} and stopping", StopSignals::received(), submitted_);
+    return StopReason::kSignal;
+  }
+  const double limit_ms = config().train.max_minutes * 60e3;
+  if (limit_ms > 0 && ms_since(start_) >= limit_ms) {
+    log().info("train.max_minutes {} is over at step {} of {}", config().train.max_minutes, submitted_,
+               config().train.steps);
+    return StopReason::kTimeLimit;
+  }
+  return std::nullopt;
+}
+
+void Run::check_finite() const {
+  if (state_.skipped > config().optim.nonfinite_limit)
+    throw Error(ErrorCode::kNonFinite, str("loss or gradient norm was not finite in ", state_.skipped,
+                                           " steps, more than optim.nonfinite_limit ", config().optim.nonfinite_limit,
+                                           "; last at step ", state_.step));
 }
 
 void Run::validate(StepRecord& record, int64_t max_windows) {
@@ -186,17 +239,17 @@ void Run::validate(StepRecord& record, int64_t max_windows) {
 }
 
 void Run::save() {
-  if (saved_step_ == state().step) return;
+  if (saved_step_ == state_.step) return;
   metrics_->sync();
   auto path = save_training_state(directory_ / "checkpoints", config().checkpoint.keep, meta(), setup_.step(),
                                   setup_.parameters());
-  saved_step_ = state().step;
+  saved_step_ = state_.step;
   log().info("saved {}", path.string());
 }
 
 void Run::finish() {
   std::filesystem::path path = directory_ / "export";
-  if (state().updates == 0)
+  if (state_.updates == 0)
     throw Error(ErrorCode::kNonFinite,
                 "loss or gradient norm was not finite in every step: there is nothing to export");
   remove_unfinished_files(path);

@@ -1,7 +1,11 @@
 #include "src/train/training_state.h"
 
+#include <algorithm>
+
 namespace xce {
 namespace {
+
+constexpr size_t kPieceBytes = size_t{256} << 20;
 
 struct Arrays {
   const char* name;
@@ -29,9 +33,16 @@ T get(const CheckpointReader& reader, const char* key) {
 
 std::filesystem::path save_training_state(const std::filesystem::path& root, int64_t keep, const TrainingMeta& meta,
                                           const Step& step, ParameterSet& parameters) {
-  const StepState& s = step.state();
+  const StepState s = step.state();
   CheckpointWriter writer(root, s.step);
-  for (const Arrays& a : arrays(parameters)) writer.add(a.name, a.data, array_bytes(parameters));
+  for (const Arrays& a : arrays(parameters))
+    writer.add(a.name, [&](const CheckpointWriter::Sink& sink) {
+      const size_t total = array_bytes(parameters);
+      for (size_t at = 0; at < total; at += kPieceBytes) {
+        const size_t size = std::min(kPieceBytes, total - at);
+        sink(HostCopy(parameters.memory(), static_cast<const char*>(a.data) + at, size).data(), size);
+      }
+    });
   writer.set_state({{"step", s.step},
                     {"updates", s.updates},
                     {"skipped", s.skipped},
@@ -45,14 +56,20 @@ TrainingMeta read_training_meta(const CheckpointReader& reader) {
   return {get<std::string>(reader, "config"), get<uint64_t>(reader, "data_fingerprint")};
 }
 
-void load_training_state(const CheckpointReader& reader, Step& step, ParameterSet& parameters, const Exec& exec) {
+StepState load_training_state(const CheckpointReader& reader, ParameterSet& parameters, const Exec& exec) {
   StepState s{};
   s.step = get<int64_t>(reader, "step");
   s.updates = get<int64_t>(reader, "updates");
   s.skipped = get<int64_t>(reader, "skipped");
-  for (const Arrays& a : arrays(parameters)) reader.read(a.name, a.data, array_bytes(parameters));
-  step.set_state(s);
+  const size_t size = array_bytes(parameters);
+  for (const Arrays& a : arrays(parameters)) {
+    Buffer copy(parameters.memory().host_readable() ? 0 : size);
+    void* host = copy.data() ? copy.data() : a.data;
+    reader.read(a.name, host, size);
+    parameters.memory().copy_in(a.data, host, size);
+  }
   parameters.update_compute(exec);
+  return s;
 }
 
 }  // namespace xce

@@ -19,7 +19,8 @@ struct TrainingMeta {
 std::filesystem::path save_training_state(const std::filesystem::path& root, int64_t keep, const TrainingMeta& meta,
                                           const Step& step, ParameterSet& parameters);
 TrainingMeta read_training_meta(const CheckpointReader& reader);
-// Fills masters, moments and state. A checkpoint whose arrays have other sizes or names is kCorrupt.
-void load_training_state(const CheckpointReader& reader, Step& step, ParameterSet& parameters, const Exec& exec);
+// Fills masters and moments and returns the state for Step::set_state. A checkpoint whose arrays have other sizes or
+// names is kCorrupt.
+StepState load_training_state(const CheckpointReader& reader, ParameterSet& parameters, const Exec& exec);
 
 }  // namespace xce

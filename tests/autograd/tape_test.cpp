@@ -29,7 +29,7 @@ class TapeTest : public ::testing::Test {
     parameters.add({.name = "norm", .rows = 1, .cols = 4, .unit = 0, .init_stddev = 0.3});
     parameters.add({.name = "unused", .rows = 1, .cols = 4, .unit = 0, .init_stddev = 1});
     parameters.allocate();
-    parameters.initialize(4);
+    parameters.initialize(4, test::cpu_exec(1));
     parameters.begin_gradients();
     arena.poison_free();
   }

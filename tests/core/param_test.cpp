@@ -75,7 +75,7 @@ TEST(ParameterSet, BytesAreThoseOfItsViewsInEachDType) {
 
 TEST(ParameterSet, MisuseThrows) {
   ParameterSet p(DType::kF32);
-  EXPECT_THROW(p.initialize(1), Error);
+  EXPECT_THROW(p.initialize(1, test::cpu_exec(1)), Error);
   EXPECT_THROW(p.add(parameter("empty", 0, 4, 0)), Error);
   EXPECT_THROW(p.add(parameter("empty", 4, 0, 0)), Error);
   p.add(parameter("a", 2, 2, 1));
@@ -130,7 +130,7 @@ TEST(ParameterSet, InitialValuesHaveTheAskedMoments) {
   ParameterSet p(DType::kF32);
   int big = p.add(parameter("big", 200, 100, 0, 0.02)), norm = p.add(parameter("norm", 1, 9, 0, 0));
   p.allocate();
-  p.initialize(3);
+  p.initialize(3, test::cpu_exec(1));
   double sum = 0, square = 0;
   std::vector<double> values = read(p.master(p[big].offset), DType::kF32, p[big].size());
   for (double x : values) {
@@ -152,14 +152,14 @@ TEST(ParameterSet, InitialValuesDependOnSeedAndNameAlone) {
   }
   for (ParameterSet* p : {&alone, &among, &wide, &low}) {
     p->allocate();
-    p->initialize(11);
+    p->initialize(11, test::cpu_exec(1));
   }
   std::vector<double> want = read(alone.master(), DType::kF32, 91);
   EXPECT_EQ(read(among.master(among[1].offset), DType::kF32, 91), want);
   EXPECT_EQ(read(low.master(low[1].offset), DType::kF32, 91), want);
   EXPECT_EQ(read(wide.master(wide[1].offset), DType::kF64, 91), want);
   EXPECT_NE(read(among.master(), DType::kF32, 25), std::vector<double>(want.begin(), want.begin() + 25));
-  among.initialize(12);
+  among.initialize(12, test::cpu_exec(1));
   EXPECT_NE(read(among.master(among[1].offset), DType::kF32, 91), want);
 }
 
@@ -168,7 +168,7 @@ TEST(ParameterSet, ComputeIsTheRoundedMasterAndPaddingStaysZero) {
     ParameterSet p(dtype);
     add_three(p);
     p.allocate();
-    p.initialize(5);
+    p.initialize(5, test::cpu_exec(1));
     p.update_compute(test::cpu_exec(3));
     std::vector<double> master = read(p.master(), accum_dtype(dtype), p.size()),
                         compute = read(p.compute(), dtype, p.size());

@@ -9,7 +9,7 @@
 
 namespace xce::test {
 
-inline Exec cpu_exec(int threads) {
+inline CpuExec cpu_exec(int threads) {
   static ThreadPool one(1), two(2), three(3);
   return CpuExec{threads == 1 ? &one : threads == 2 ? &two : &three};
 }

@@ -10,6 +10,7 @@
 
 #include "src/model/llama.h"
 #include "tests/support/execs.h"
+#include "tests/support/run_device.h"
 #include "tests/support/tape_rig.h"
 
 namespace xce::test {
@@ -55,13 +56,13 @@ struct TinyModel {
   Llama model;
   int64_t seq_len;
 
-  TinyModel(DType dtype, const ModelConfig& config, int64_t seq_len_, uint64_t seed = 1)
+  TinyModel(DType dtype, const ModelConfig& config, int64_t seq_len_, uint64_t seed = 1, Device& device = cpu_device(1))
       : parameters(dtype), model(config, parameters), seq_len(seq_len_) {
-    parameters.allocate();
-    parameters.initialize(seed);
+    parameters.allocate(device.memory());
+    parameters.initialize(seed, cpu_exec(1));
     randomize_norms();
     parameters.update_compute(cpu_exec(1));
-    model.prepare(seq_len);
+    model.prepare(seq_len, device.memory());
   }
   TinyModel(const TinyModel&) = delete;
 

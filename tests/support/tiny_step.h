@@ -24,19 +24,20 @@ inline StepSettings tiny_settings(int64_t micro_batch = 2, int64_t micro_batches
 }
 
 struct TinyStep {
-  Exec exec;
+  Device& device;
   TinyModel tiny;
   std::unique_ptr<Communicator> world = make_communicator();
   Step step;
 
-  TinyStep(DType dtype, const StepSettings& settings, bool tied = false, uint64_t seed = 1)
-      : exec(cpu_exec(2)),
-        tiny(dtype, tiny_config(tied), kTinySeqLen, seed),
-        step(tiny.model, tiny.parameters, *world, exec, settings) {
+  TinyStep(DType dtype, const StepSettings& settings, bool tied = false, uint64_t seed = 1,
+           Device& where = cpu_device(2))
+      : device(where),
+        tiny(dtype, tiny_config(tied), kTinySeqLen, seed, where),
+        step(tiny.model, tiny.parameters, *world, where, settings) {
     step.prepare();
   }
 
-  void run(const Batch& batch) { step.run(batch.tokens.data(), batch.targets.data()); }
+  StepResult run(const Batch& batch) { return step.run(batch.tokens.data(), batch.targets.data()); }
   void accumulate(const Batch& batch) { step.accumulate_gradients(batch.tokens.data(), batch.targets.data()); }
   Batch batch(uint64_t seed, int ignore_every = 5) const {
     return random_batch(step.settings().rows(), tiny.model.config().vocab_size, seed, ignore_every);

@@ -26,6 +26,7 @@ TEST(RunSetup, PlansMemoryBeforeAllocatingAndUsesExactlyThat) {
       EXPECT_FALSE(setup.parameters().allocated());
       MemoryPlan plan = setup.memory_plan();
       setup.allocate();
+      setup.prepare();
       EXPECT_EQ(plan.arena, setup.step().arena_capacity_bytes());
       EXPECT_EQ(plan.arena, setup.memory_plan().arena);
       std::vector<int32_t> tokens(64, 1), targets(64, 2);
@@ -52,7 +53,7 @@ TEST(RunSetup, PadsAGlobalBatchThatMicroBatchesDoNotDivide) {
 }
 
 TEST(RunSetup, PlansForAnyWorld) {
-  RunSetup one(config()), three(config(), 3), many(config(), 100);
+  RunSetup one(config()), three(config(), PlanOnly{3}), many(config(), PlanOnly{100});
   EXPECT_EQ(one.communicated_bytes(), 0);
   EXPECT_NEAR(three.communicated_bytes(), 4.0 / 3 * 4 * static_cast<double>(three.parameters().size()), 1e-6);
   EXPECT_EQ(three.batch_plan().samples, 3);  // of 8

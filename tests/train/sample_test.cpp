@@ -38,7 +38,7 @@ class SampleTest : public ::testing::Test {
  protected:
   TinyModel tiny{DType::kF64, test::tiny_config(true), kSeqLen};
   Ids run(const Ids& prompt, const SampleOptions& options) {
-    return sample(tiny.model, tiny.parameters, test::cpu_exec(1), prompt, options);
+    return sample(tiny.model, tiny.parameters, test::cpu_device(1), prompt, options);
   }
 };
 

@@ -7,9 +7,11 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "tests/support/device_test.h"
 #include "tests/support/tiny_step.h"
 
 namespace xce {
@@ -54,7 +56,7 @@ TEST(StepMemory, PlanningNeedsNoMemoryAndGivesTheSame) {
     Llama model(tiny_config(true), parameters);
     model.prepare(test::kTinySeqLen);
     std::unique_ptr<Communicator> world = make_communicator();
-    Step step(model, parameters, *world, test::cpu_exec(2), tiny_settings());
+    Step step(model, parameters, *world, test::cpu_device(2), tiny_settings());
     const size_t plan = step.plan_arena_bytes(), fixed = step.fixed_bytes();
     EXPECT_FALSE(parameters.allocated());
     EXPECT_EQ(step.arena_capacity_bytes(), 0u);
@@ -74,7 +76,7 @@ TEST(StepMemory, RecomputationPaysWithManyLayers) {
     StepSettings settings = tiny_settings();
     settings.seq_len = 512;
     settings.recompute_blocks = recompute;
-    plan[recompute] = Step(model, parameters, *world, test::cpu_exec(1), settings).plan_arena_bytes();
+    plan[recompute] = Step(model, parameters, *world, test::cpu_device(1), settings).plan_arena_bytes();
   }
   EXPECT_LT(plan[1], plan[0] * 2 / 3);
 }
@@ -94,7 +96,7 @@ TEST(StepMemory, NothingGrowsWithTokensTimesVocabulary) {
     settings.seq_len = 1024;
     settings.recompute_blocks = recompute;
     settings.loss_workspace_bytes = budget;
-    size_t bytes = Step(model, parameters, *world, test::cpu_exec(2), settings).plan_arena_bytes();
+    size_t bytes = Step(model, parameters, *world, test::cpu_device(2), settings).plan_arena_bytes();
     EXPECT_FALSE(parameters.allocated());
     return bytes;
   };
@@ -151,11 +153,23 @@ TEST(StepAccumulation, StartsAnewInEachStep) {
   EXPECT_EQ(s.tiny.gradients(), first);
 }
 
-class StepTest : public ::testing::TestWithParam<DType> {};
+// On each device with each dtype.
+class StepTest : public ::testing::TestWithParam<std::tuple<std::string, DType>> {
+ protected:
+  void SetUp() override {
+    if (std::get<0>(GetParam()) == "gpu" && !test::gpu_device()) GTEST_SKIP() << "needs a GPU";
+  }
+  DType dtype() const { return std::get<1>(GetParam()); }
+  Device& device() const { return test::device_named(std::get<0>(GetParam())); }
+  std::unique_ptr<TinyStep> make(const StepSettings& settings) const {
+    return std::make_unique<TinyStep>(dtype(), settings, false, 1, device());
+  }
+};
 
 TEST_P(StepTest, AGradientThatIsNotFiniteSkipsTheUpdateBitForBit) {
   for (double poison : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
-    TinyStep s(GetParam(), tiny_settings()), straight(GetParam(), tiny_settings());
+    auto s_ = make(tiny_settings()), straight_ = make(tiny_settings());
+    TinyStep &s = *s_, &straight = *straight_;
     for (TinyStep* each : {&s, &straight}) each->run(each->batch(1));
     auto before = s.weights();
     const StepState state = s.step.state();
@@ -180,7 +194,8 @@ TEST_P(StepTest, AGradientThatIsNotFiniteSkipsTheUpdateBitForBit) {
 }
 
 TEST_P(StepTest, ANaNWeightIsSeenInTheLossAndSkipsTheUpdate) {
-  TinyStep s(GetParam(), tiny_settings());
+  auto s_ = make(tiny_settings());
+  TinyStep& s = *s_;
   const Parameter& norm = s.tiny.parameters.list().back();
   s.tiny.set_master(norm.offset, std::numeric_limits<double>::quiet_NaN());
   auto moments_before = s.weights()[1];
@@ -191,7 +206,8 @@ TEST_P(StepTest, ANaNWeightIsSeenInTheLossAndSkipsTheUpdate) {
 }
 
 TEST_P(StepTest, WithoutAnyTargetTheGradientIsZero) {
-  TinyStep s(GetParam(), tiny_settings(2, 2));
+  auto s_ = make(tiny_settings(2, 2));
+  TinyStep& s = *s_;
   s.run(s.batch(1));
   Batch none = s.batch(2);
   std::fill(none.targets.begin(), none.targets.end(), -100);
@@ -204,15 +220,16 @@ TEST_P(StepTest, WithoutAnyTargetTheGradientIsZero) {
 }
 
 TEST_P(StepTest, TheSameStateAndDataGiveTheSameBits) {
-  TinyStep a(GetParam(), tiny_settings(1, 2)), b(GetParam(), tiny_settings(1, 2));
+  auto a_ = make(tiny_settings(1, 2)), b_ = make(tiny_settings(1, 2));
+  TinyStep &a = *a_, &b = *b_;
   b.run(b.batch(8));  // another past in memory and state
-  TinyModel fresh(GetParam(), tiny_config(false), test::kTinySeqLen);
+  TinyModel fresh(dtype(), tiny_config(false), test::kTinySeqLen);
   const DType accum = b.tiny.accum();
   test::TapeRig::write(b.tiny.parameters.master(), accum, fresh.masters(), false);
   const Doubles zeros(static_cast<size_t>(b.tiny.parameters.size()), 0.0);
   test::TapeRig::write(b.tiny.parameters.first_moment(), accum, zeros, false);
   test::TapeRig::write(b.tiny.parameters.second_moment(), accum, zeros, false);
-  b.tiny.parameters.update_compute(b.exec);
+  b.tiny.parameters.update_compute(b.device.exec());
   b.step.set_state(StepState{});
   for (uint64_t i = 0; i < 4; ++i) {
     a.run(a.batch(i));
@@ -226,7 +243,8 @@ TEST_P(StepTest, TheSameStateAndDataGiveTheSameBits) {
 TEST_P(StepTest, RecomputedBlocksGiveTheSameWeights) {
   StepSettings recompute = tiny_settings(2, 2);
   recompute.recompute_blocks = true;
-  TinyStep kept(GetParam(), tiny_settings(2, 2)), again(GetParam(), recompute);
+  auto kept_ = make(tiny_settings(2, 2)), again_ = make(recompute);
+  TinyStep &kept = *kept_, &again = *again_;
   for (uint64_t i = 0; i < 3; ++i) {
     kept.run(kept.batch(i));
     again.run(again.batch(i));
@@ -237,7 +255,8 @@ TEST_P(StepTest, RecomputedBlocksGiveTheSameWeights) {
 TEST_P(StepTest, LearnsATinyProblem) {
   StepSettings settings = tiny_settings();
   settings.schedule = {.kind = ScheduleKind::kConstant, .lr = 0.01, .total = 60};
-  TinyStep s(GetParam(), settings);
+  auto s_ = make(settings);
+  TinyStep& s = *s_;
   Batch batch = s.batch(1);
   s.run(batch);
   const double first = s.step.state().loss;
@@ -246,8 +265,11 @@ TEST_P(StepTest, LearnsATinyProblem) {
   EXPECT_EQ(s.step.state().updates, 60);
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, StepTest, ::testing::ValuesIn(kDTypes),
-                         [](const auto& info) { return std::string(name_of(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Devices, StepTest,
+                         ::testing::Combine(::testing::ValuesIn(test::device_names()), ::testing::ValuesIn(kDTypes)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_" + std::string(name_of(std::get<1>(info.param)));
+                         });
 
 TEST(Step, TheRateFollowsTheSchedule) {
   TinyStep s(DType::kF32, tiny_settings());
@@ -295,7 +317,8 @@ TEST(Step, TrainsWithTheZLossAndEvaluatesWithout) {
   settings.z_loss = 0.5;
   TinyStep with(DType::kF64, settings), without(DType::kF64, tiny_settings());
   Batch batch = with.batch(1);
-  const double plain = without.tiny.loss(batch, with.exec), total = with.tiny.loss(batch, with.exec, {.z_loss = 0.5});
+  const double plain = without.tiny.loss(batch, with.device.exec()),
+               total = with.tiny.loss(batch, with.device.exec(), {.z_loss = 0.5});
   EXPECT_GT(total, plain * 1.1);
   EvalResult eval = with.step.evaluate(batch.tokens.data(), batch.targets.data());
   EXPECT_NEAR(eval.loss_sum / static_cast<double>(eval.targets), plain, 1e-12 * plain);
@@ -324,7 +347,7 @@ TEST(Step, RefusesSettingsWithoutRows) {
        {&StepSettings::seq_len, &StepSettings::micro_batch, &StepSettings::micro_batches}) {
     StepSettings settings = tiny_settings();
     settings.*field = 0;
-    EXPECT_THROW(Step(tiny.model, tiny.parameters, *world, test::cpu_exec(1), settings), Error);
+    EXPECT_THROW(Step(tiny.model, tiny.parameters, *world, test::cpu_device(1), settings), Error);
   }
 }
 

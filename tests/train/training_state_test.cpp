@@ -38,7 +38,7 @@ TEST_F(TrainingStateTest, AResumedRunContinuesBitForBit) {
     }
     auto path = save_training_state(dir_.path(), 1, {"config", 7}, saved.step, saved.tiny.parameters);
     run(resumed, 20, 22);  // another past
-    load_training_state(CheckpointReader(path), resumed.step, resumed.tiny.parameters, resumed.exec);
+    resumed.step.set_state(load_training_state(CheckpointReader(path), resumed.tiny.parameters, resumed.device.exec()));
     EXPECT_EQ(resumed.weights(), saved.weights());
     EXPECT_EQ(resumed.step.state().step, 4);
     EXPECT_EQ(resumed.step.state().updates, 3);
@@ -67,13 +67,13 @@ TEST_F(TrainingStateTest, OtherArraysAndMissingKeysAreCorrupt) {
   TinyStep s(DType::kF32, test::tiny_settings()), wider(DType::kF64, test::tiny_settings());
   auto path = save_training_state(dir_ / "sizes", 1, {"", 0}, s.step, s.tiny.parameters);
   EXPECT_TRUE(test::throws_error(ErrorCode::kCorrupt, {"master"}, [&] {
-    load_training_state(CheckpointReader(path), wider.step, wider.tiny.parameters, wider.exec);
+    load_training_state(CheckpointReader(path), wider.tiny.parameters, wider.device.exec());
   }));
   CheckpointWriter keyless(dir_ / "keys", 5);
   keyless.set_state({{"step", 5}, {"updates", "five"}});
   CheckpointReader reader(keyless.commit(1));
   EXPECT_TRUE(test::throws_error(ErrorCode::kCorrupt, {"updates"},
-                                 [&] { load_training_state(reader, s.step, s.tiny.parameters, s.exec); }));
+                                 [&] { load_training_state(reader, s.tiny.parameters, s.device.exec()); }));
   EXPECT_TRUE(test::throws_error(ErrorCode::kCorrupt, {"config"}, [&] { read_training_meta(reader); }));
 }
 
