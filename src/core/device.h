@@ -86,7 +86,7 @@ struct CudaDeviceOptions {
 };
 bool cuda_is_built();
 int cuda_device_count();  // 0 in a build without CUDA
-// Error(kUsage) in a build without CUDA, Error(kRuntime) without a GPU.
+// Error(kUsage) in a build without CUDA and where no GPU is visible.
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options = {});
 // Answers questions about an H200's workspaces and nothing else: for plans made where there is no GPU.
 std::unique_ptr<Device> make_planning_device();

@@ -241,7 +241,7 @@ int cuda_device_count() {
 }
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options) {
   if (CudaDevice::count() == 0)
-    throw Error(ErrorCode::kRuntime,
+    throw Error(ErrorCode::kUsage,
                 "no NVIDIA GPU is visible here (nvidia-smi shows those that are); configs/demo-cpu.yaml trains without "
                 "one, run.device=cpu computes any configuration on the CPU");
   return std::make_unique<GpuDevice>(options);

@@ -249,7 +249,6 @@ TEST(ConfigTest, ChecksAcrossKeysNameThePlaceThatWasGiven) {
            {{"model.rope_scaling.rope_type=llama3", "model.rope_scaling.low_freq_factor=4"},
             "model.rope_scaling.low_freq_factor: expected less than high_freq_factor 4, got 4"},
            {{"model.max_position_embeddings=63"}, "train.seq_len: 64 is more than model.max_position_embeddings 63"},
-           {{"run.device=cuda"}, "run.device: cuda: this build trains on the CPU only; use cpu"},
            {{"parallel.shard=full"}, "parallel.shard: full is not supported by this version"},
            {{"parallel.head=vocab"}, "parallel.head: vocab is not supported by this version"},
            {{"loss.label_smoothing=0.1"}, "loss.label_smoothing: 0.1 is not supported by this version"},
