@@ -175,8 +175,8 @@ cublasStatus_t GemmPlans::enqueue(CUstream_st* stream, const Gemm& g, const Plan
   const cublasLtMatmulAlgo_t algo = to_cublas(algorithm);
   // Some kernels write to the scratch though they report that they need none, so all of it is given.
   return cublasLtMatmul(handle_, plan.operation.handle, alpha, g.b, plan.a.handle, g.a, plan.b.handle, beta,
-                        g.addend ? g.addend : g.c, plan.c.handle, g.c, plan.c.handle, &algo, scratch_, CudaDevice::kScratchBytes,
-                        stream);
+                        g.addend ? g.addend : g.c, plan.c.handle, g.c, plan.c.handle, &algo, scratch_,
+                        CudaDevice::kScratchBytes, stream);
 }
 
 std::optional<double> GemmPlans::sustained_ms(CUstream_st* stream, const Gemm& g, const Plan& plan,
