@@ -8,8 +8,8 @@
 #include <map>
 #include <memory>
 
-#include "src/core/free_blocks.h"
 #include "src/core/device.h"
+#include "src/core/free_blocks.h"
 
 namespace xce {
 

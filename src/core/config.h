@@ -28,7 +28,7 @@ struct RunConfig {
   DeviceKind device = DeviceKind::kCpu;
   ResumeMode resume = ResumeMode::kAuto;
   int64_t threads = 0;  // 0: every core
-  bool graph = true, tune = true;
+  bool graph = true, tune_products = true;
 };
 
 // Where 0 means "derived", a loaded Config holds the derived value: vocab_size (stays 0 for data.kind tokens: the token

@@ -58,7 +58,7 @@ void add_run(RunConfig& run, KeyTable& table) {
             "auto: go on if run.dir holds a checkpoint; never: refuse a used run.dir; must: refuse a fresh one");
   table.add("run.threads", &run.threads, at_least(0, 1024), "CPU threads; 0: every core");
   table.add("run.graph", &run.graph, "cuda: a step is one CUDA graph; false: its kernels are launched one by one");
-  table.add("run.tune", &run.tune,
+  table.add("run.tune_products", &run.tune_products,
             "cuda: the first start races the algorithms of every matrix product and keeps the choice for later ones; "
             "false: cuBLASLt's first answer");
 }

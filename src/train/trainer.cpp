@@ -133,7 +133,7 @@ void Run::prepare(const CheckpointReader* checkpoint) {
     log().info("resumed from step {}", resumed_step_);
   }
   load_plans(setup_.device(), directory_);
-  setup_.device().set_tuning(config().run.tune);
+  setup_.device().set_tuning(config().run.tune_products);
   setup_.prepare();
   setup_.device().set_tuning(false);
   if (checkpoint) setup_.step().set_state(state_);

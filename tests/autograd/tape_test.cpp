@@ -234,7 +234,7 @@ TEST_F(TapeTest, APlanLaunchesNothingAndPredictsThePeak) {
     program(dry);
     EXPECT_EQ(fresh.in_use_bytes(), 0u);
     EXPECT_TRUE(plan.peak_bytes() == 0 || plan.peak_bytes() == fresh.peak_bytes());
-    plan = fresh;
+    plan = std::move(fresh);
   }
   EXPECT_FALSE(unallocated.allocated());
   EXPECT_TRUE(dx.empty());

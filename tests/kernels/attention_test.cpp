@@ -284,7 +284,7 @@ void expect_finite_differences(const Exec& exec) {
 }
 
 TEST(Attention, GradientsMatchFiniteDifferences) {
-  for (const Exec& exec : {test::cpu_exec(3), attention_execs().back()}) expect_finite_differences(exec);
+  for (const Exec& exec : {Exec(test::cpu_exec(3)), attention_execs().back()}) expect_finite_differences(exec);
 }
 
 TEST(Attention, NothingToDoTouchesNothing) {
