@@ -118,6 +118,20 @@ TEST_P(CApi, AnIgnoreIndexInTheVocabulary) {
   EXPECT_EQ(want.n_valid, reference_linear_cross_entropy(c).n_valid);
 }
 
+// upstream_is_scalar: row gradients from one value, as of a tensor expanded from it.
+TEST_P(CApi, OneUpstreamForAllRows) {
+  const LossSetup s{.reduction = Reduction::kNone};
+  LossCase c = random_case(DType::kF32, 20, 8, 50, 8);
+  c.upstream = {-3};
+  LossRun got(c, s);
+  CContext context(on_gpu());
+  xce_linear_cross_entropy_args args = c_args(whole(got, size_t{1} << 20));
+  EXPECT_EQ(args.loss.upstream_is_scalar, 1);
+  run_pass(context, XCE_FORWARD_BACKWARD, args);
+  c.own_mean = false, c.divisor = 1;
+  expect_gradients(got, reference_linear_cross_entropy(c), s);
+}
+
 TEST_P(CApi, CrossEntropyEqualsTheOp) {
   CContext context(on_gpu());
   const int64_t rows = 21, vocab = 130, ld = 137;
