@@ -70,7 +70,7 @@ size_t bytes_of(const xce_context& context, xce_pass pass, const Args& args) {
       break;
   }
   throw Failure(XCE_ERROR_INVALID_ARGUMENT,
-                str("expected pass XCE_FORWARD, XCE_BACKWARD or XCE_FORWARD_BACKWARD, got ", static_cast<int>(pass)));
+                str("expected pass XCE_FORWARD, XCE_BACKWARD or XCE_FORWARD_BACKWARD, got ", pass));
 }
 
 void check_dlogits(const Args& args, size_t element_bytes) {

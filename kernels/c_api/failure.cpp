@@ -37,7 +37,7 @@ const char* xce_version(void) {
   return XCE_TEXT(XCE_VERSION_MAJOR) "." XCE_TEXT(XCE_VERSION_MINOR) "." XCE_TEXT(XCE_VERSION_PATCH);
 }
 
-const char* xce_status_string(xce_status status) {
+const char* xce_status_string(int32_t status) {
   switch (status) {
     case XCE_OK:
       return "ok";

@@ -128,7 +128,7 @@ size_t bytes_of(const xce_context& context, xce_pass pass, const Args& args) {
     case XCE_BEGIN_FINISH:
       return planned_bytes(context, begin_of(args, call, 0, nullptr));
   }
-  throw Failure(XCE_ERROR_INVALID_ARGUMENT, str("expected a pass, got ", static_cast<int>(pass)));
+  throw Failure(XCE_ERROR_INVALID_ARGUMENT, str("expected a pass, got ", pass));
 }
 
 LossChunks chunks_of(const xce_context& context, const Args& args) {

@@ -55,10 +55,11 @@ enum { XCE_FLOAT32 = 1, XCE_BFLOAT16 = 2, XCE_FLOAT64 = 3, XCE_FLOAT16 = 4, XCE_
 // XCE_NONE: row losses are the result, their gradients come with an upstream value per row.
 enum { XCE_MEAN = 0, XCE_SUM = 1, XCE_NONE = 2 };
 // What a workspace or a preparation is for. XCE_BEGIN_FINISH: of linear cross-entropy alone.
-typedef enum xce_pass { XCE_FORWARD = 1, XCE_BACKWARD = 2, XCE_FORWARD_BACKWARD = 3, XCE_BEGIN_FINISH = 4 } xce_pass;
+typedef int32_t xce_pass;
+enum { XCE_FORWARD = 1, XCE_BACKWARD = 2, XCE_FORWARD_BACKWARD = 3, XCE_BEGIN_FINISH = 4 };
 
-XCE_API const char* xce_version(void);                     // "0.1.0", of the library in use
-XCE_API const char* xce_status_string(xce_status status);  // "workspace", ...; never null
+XCE_API const char* xce_version(void);                  // "0.1.0", of the library in use
+XCE_API const char* xce_status_string(int32_t status);  // "workspace", ...; never null
 // Function, argument and value of the last call that failed on this thread; "" if none did. Valid until the next
 // failing call of this thread.
 XCE_API const char* xce_last_error(void);
