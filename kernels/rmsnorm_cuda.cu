@@ -2,6 +2,8 @@
 // several rows at once. A thread of the backward owns the same columns of every row, so that dweight adds up without
 // any exchange: one partial per block, then a second kernel adds the blocks' partials in their order. Rows too wide or
 // not aligned for that are read twice, the second time from the caches.
+#include <limits>
+
 #include "kernels/base/cuda_check.h"
 #include "kernels/base/workspace.h"
 #include "kernels/cuda/launch.cuh"
@@ -16,11 +18,12 @@ constexpr int64_t kMaxSharedBytes = 48 << 10;  // without asking for more; wider
 constexpr int kBackwardBlocksPerSm = 4;        // at most: each leaves a partial dweight to add
 constexpr int kHeldRows = 2;                   // that a block of the backward holds at once
 constexpr int kMaxHeldThreads = 512;
+constexpr int kForwardThreads = 64;              // of the forward that holds rows: small blocks end one by one
 constexpr int kSumColumns = 32, kSumGroups = 8;  // the second kernel's block
 
 // A warp to a row of at most 32 * kVecs vectors.
 template <class T, int kVecs>
-__global__ void __launch_bounds__(cuda::kThreads, kVecs > 8 ? 2 : 4) forward_held(RmsNormForward args, Accum<T> eps) {
+__global__ void __launch_bounds__(kForwardThreads, kVecs > 8 ? 8 : 16) forward_held(RmsNormForward args, Accum<T> eps) {
   using A = Accum<T>;
   constexpr int N = 16 / sizeof(T);
   const int64_t cols = args.cols, warps = gridDim.x * static_cast<int64_t>(blockDim.x / 32);
@@ -83,7 +86,8 @@ __global__ void forward(RmsNormForward args, Accum<T> eps) {
   }
 }
 
-// A thread to a vector of columns: it holds the vector of kHeldRows rows, and its columns of the block's dweight.
+// A thread to a vector of columns: it holds the vector of kHeldRows rows, and its columns of the block's dweight. All
+// loads, of what dx is added to as well, are under way before the block waits for its sums.
 template <class T>
 __global__ void __launch_bounds__(kMaxHeldThreads, 2) backward_held(RmsNormBackward args, Accum<T>* partial) {
   using A = Accum<T>;
@@ -95,13 +99,15 @@ __global__ void __launch_bounds__(kMaxHeldThreads, 2) backward_held(RmsNormBackw
   cuda::Packed<T, N> weight = cuda::load_packed_if<N>(mine, static_cast<const T*>(args.weight) + i);
   cuda::Vec<A, N> dweight{};
   for (int64_t first = blockIdx.x * int64_t{kHeldRows}; first < args.rows; first += gridDim.x * int64_t{kHeldRows}) {
-    cuda::Packed<T, N> held_x[kHeldRows], held_dy[kHeldRows];
+    cuda::Packed<T, N> held_x[kHeldRows], held_dy[kHeldRows], held_dx[kHeldRows];
     A rstd[kHeldRows], means[kHeldRows];
 #pragma unroll
     for (int k = 0; k < kHeldRows; ++k) {
       const int64_t r = first + k;
       held_x[k] = cuda::load_packed_if<N>(mine && r < args.rows, x + r * cols);
       held_dy[k] = cuda::load_packed_if<N>(mine && r < args.rows, dy + r * cols);
+      held_dx[k] =
+          cuda::load_packed_if<N>(mine && r < args.rows && args.accumulate_dx, static_cast<const T*>(dx) + r * cols);
       rstd[k] = r < args.rows ? static_cast<const A*>(args.rstd)[r] : A(0);
     }
 #pragma unroll
@@ -118,9 +124,7 @@ __global__ void __launch_bounds__(kMaxHeldThreads, 2) backward_held(RmsNormBackw
       const int64_t r = first + k;
       if (!mine || r >= args.rows) break;
       const auto w = cuda::unpack(weight), vd = cuda::unpack(held_dy[k]);
-      cuda::Packed<T, N> packed_before =
-          cuda::load_packed_if<N>(args.accumulate_dx, static_cast<const T*>(dx) + r * cols);
-      auto vx = cuda::unpack(held_x[k]), before = cuda::unpack(packed_before);
+      auto vx = cuda::unpack(held_x[k]), before = cuda::unpack(held_dx[k]);
       const A mean = means[k] / static_cast<A>(cols);
 #pragma unroll
       for (int j = 0; j < N; ++j) {
@@ -252,15 +256,17 @@ void launch(const CudaExec& exec, const RmsNormForward& args) {
     const auto eps = static_cast<Accum<T>>(args.eps);
     cuda::with_width<T>(vectors, [&]<int N>(std::integral_constant<int, N>) {
       const unsigned threads = cuda::threads_for(cuda::ceil_div(args.cols, N));
-      const unsigned grid = cuda::grid_for(exec, args.rows * threads), warp_grid = cuda::grid_for(exec, args.rows * 32);
+      const unsigned grid = cuda::grid_for(exec, args.rows * threads);
+      const auto held_grid = static_cast<unsigned>(
+          std::min<int64_t>(cuda::ceil_div(args.rows * 32, kForwardThreads), std::numeric_limits<int32_t>::max()));
       if (N == 1 || args.cols > 32 * N * 16)
         forward<T, N><<<grid, threads, 0, exec.stream>>>(args, eps);
       else if (args.cols > 32 * N * 8)
-        forward_held<T, 16><<<warp_grid, cuda::kThreads, 0, exec.stream>>>(args, eps);
+        forward_held<T, 16><<<held_grid, kForwardThreads, 0, exec.stream>>>(args, eps);
       else if (args.cols > 32 * N * 2)
-        forward_held<T, 8><<<warp_grid, cuda::kThreads, 0, exec.stream>>>(args, eps);
+        forward_held<T, 8><<<held_grid, kForwardThreads, 0, exec.stream>>>(args, eps);
       else
-        forward_held<T, 2><<<warp_grid, cuda::kThreads, 0, exec.stream>>>(args, eps);
+        forward_held<T, 2><<<held_grid, kForwardThreads, 0, exec.stream>>>(args, eps);
     });
   });
   cuda::check_launch("RmsNormForward");
