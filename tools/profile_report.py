@@ -31,7 +31,7 @@ FAMILIES = [(family, re.compile(pattern)) for family, pattern in (
     ("rmsnorm", r"xce::\w*RmsNorm|xce::.*::add_partials<"),
     ("swiglu", r"xce::Swiglu(Forward|Backward)"),
     ("rope", r"\(xce::Rope\b"),
-    ("elementwise", r"xce::.*::(add|convert|fill_kernel)<"),
+    ("elementwise", r"xce::.*::(add|convert|fill_kernel)<|\(xce::TakeSlot\)"),
     # cuBLAS: nvjet on Hopper, cutlass, xmma and *gemm* before; sums of split products. Our own by their names.
     ("GEMM", r"(?i)nvjet|cutlass|gemm|gemv|xmma|splitk|cublas|wgmma"),
 )]

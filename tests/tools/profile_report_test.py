@@ -247,6 +247,7 @@ class ReportTest(Folder):
                 (f"void {XCE}rotate<xce::Bf16, 8>(xce::Rope)", "rope"),
                 (f"void {XCE}add<xce::Bf16, 8>(xce::Bf16 const*, xce::Bf16 const*, xce::Bf16*, long)", "elementwise"),
                 ("void xce::cuda::fill_kernel<float, 4>(float*, long, double)", "elementwise"),
+                (f"{XCE}take(xce::TakeSlot)", "elementwise"),
                 (f"void {XCE}backward<xce::Bf16, 8>(xce::EmbeddingBackward)", "embedding"),
                 (f"void {XCE}add_partials<float>(float const*, long, long, float*, bool)", "rmsnorm"),
                 (f"void {XCE}block_sums<float>(float const*, long, double*)", "optimizer"),
