@@ -30,6 +30,8 @@ template <class T>
 class Chunk {
  public:
   using A = Accum<T>;
+  using Set = Statistics<A>;
+  using ConstSet = Statistics<const A>;
 
   Chunk(const CpuExec& exec, const LinearCrossEntropyForwardBackward& call, const LossPlan& plan)
       : exec_(exec), call_(call), in_(call.in), plan_(plan), base_(static_cast<char*>(call.workspace.data)) {
@@ -48,7 +50,7 @@ class Chunk {
   }
 
   Totals& totals() { return *reinterpret_cast<Totals*>(base_ + plan_.header); }
-  Statistics<A> own_statistics() const { return own_statistics_; }
+  Set own_statistics() const { return own_statistics_; }
   int64_t first_row() const { return first_; }
   int64_t rows() const { return rows_; }
 
@@ -69,7 +71,7 @@ class Chunk {
   }
 
   // Ignored rows are left out, so that nothing in them, not even NaN, reaches a product.
-  void pack_rows() {
+  void load_rows() {
     const T* x = static_cast<const T*>(in_.x);
     A* packed = array(plan_.x);
     parallel_for(exec_, n_, 16, [&](int64_t begin, int64_t end, int) {
@@ -82,7 +84,7 @@ class Chunk {
     });
   }
 
-  void statistics(Statistics<A> out) {
+  void statistics(Set out) {
     std::fill_n(target_, n_, A(0));
     if (n_ > 0) {
       parallel_for(exec_, tiles_, 1, [&](int64_t begin, int64_t end, int thread) {
@@ -104,7 +106,7 @@ class Chunk {
   }
 
   // Loss and residual of the chunk's rows; after the last chunk the reduced results.
-  void losses(Statistics<const A> set) {
+  void losses(ConstSet set) {
     int64_t j = 0;
     for (int64_t i = 0; i < rows_; ++i) {
       if (j == n_ || map_[j] != i) {
@@ -128,6 +130,14 @@ class Chunk {
       logsum_[j] = logsum[first_ + map_[j]];
     }
   }
+
+  // Both at once where the device does better so; else false, and nothing done.
+  bool losses_and_gradients() {
+    return false;
+  }
+  void gradients_after_statistics() {
+    gradients();
+  }  // kept tiles know that they are
 
   void gradients() {
     const LinearCrossEntropyGradients& grad = call_.grad;

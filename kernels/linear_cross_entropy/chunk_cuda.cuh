@@ -15,14 +15,14 @@
 
 namespace xce::loss {
 
-template <class T>
+template <int W, class T>
 __global__ void __launch_bounds__(cuda::kThreads)
     copy_valid_rows(DeviceRows<Accum<T>, T> r, const T* x, int64_t ldx, T* to) {
   const int64_t i = blockIdx.x;
   const bool valid = is_valid(r.targets, r.label(i), r.vocab_global);
   const T* from = x + (r.first_row + i) * ldx;
-  for (int64_t h = threadIdx.x; h < r.hidden; h += blockDim.x)
-    to[i * r.hidden + h] = valid ? from[h] : cuda::narrow<T>(0);
+  for (int64_t h = threadIdx.x * int64_t{W}; h < r.hidden; h += blockDim.x * int64_t{W})
+    cuda::store<W>(to + i * r.hidden + h, valid ? cuda::load<W>(from + h) : cuda::Vec<T, W>{});
 }
 
 // dx of the rows from their sum over tiles, or with a null `sum` only the zeros of ignored rows, which products with
@@ -62,6 +62,8 @@ template <class T>
 class CudaChunk {
  public:
   using A = Accum<T>;
+  using Set = DeviceSet<A>;
+  using ConstSet = DeviceSet<const A>;
 
   CudaChunk(const CudaExec& exec, const LinearCrossEntropyForwardBackward& call, const CudaLossPlan& plan)
       : exec_(exec), call_(call), in_(call.in), plan_(plan), base_(static_cast<char*>(call.workspace.data)) {
@@ -89,7 +91,7 @@ class CudaChunk {
     rows_.hidden = in_.hidden;
   }
 
-  DeviceSet<A> own_statistics() const { return own_statistics_; }
+  Set own_statistics() const { return own_statistics_; }
   int64_t first_row() const { return rows_.first_row; }
   int64_t rows() const { return rows_.rows; }
 
@@ -102,14 +104,19 @@ class CudaChunk {
     rows_.rows = std::min(plan_.chunk_rows, in_.rows - rows_.first_row);
   }
 
-  void copy_inputs() {
+  void load_rows() {
     if (rows_.rows == 0) return;
-    copy_valid_rows<T><<<row_grid(rows_.rows), cuda::kThreads, 0, exec_.stream>>>(rows_, static_cast<const T*>(in_.x),
-                                                                                  in_.ldx ? in_.ldx : in_.hidden, x_);
+    const T* x = static_cast<const T*>(in_.x);
+    const int64_t ldx = in_.ldx ? in_.ldx : in_.hidden, bytes = sizeof(T);
+    const bool wide = cuda::aligned16(x) && ldx * bytes % 16 == 0 && in_.hidden * bytes % 16 == 0;
+    cuda::with_width<T>(wide, [&]<int W>(std::integral_constant<int, W>) {
+      const unsigned threads = cuda::threads_for(cuda::ceil_div(in_.hidden, W));
+      copy_valid_rows<W><<<row_grid(rows_.rows), threads, 0, exec_.stream>>>(rows_, x, ldx, x_);
+    });
     cuda::check_launch("copy of valid rows");
   }
 
-  void statistics(DeviceSet<A> set) {
+  void statistics(Set set) {
     for (int64_t t = 0; t < std::max<int64_t>(tiles_, 1); ++t) {  // no column at all: empty sets
       select_tile(t);
       logits();
@@ -118,13 +125,14 @@ class CudaChunk {
   }
 
   // Loss and residual of the chunk's rows; after the last chunk the reduced results.
-  void losses(DeviceSet<const A> set) {
+  void losses(ConstSet set) {
     launch_losses(exec_, rows_, set);
     sum();
   }
 
-  // Statistics, losses and gradients, the logits computed once. For plans of one tile.
-  void losses_and_gradients() {
+  // Statistics, losses and gradients by one kernel per row; false, and nothing done, where a row has several tiles.
+  bool losses_and_gradients() {
+    if (plan_.tiles != 1) return false;
     begin_gradients();
     select_tile(0);
     logits();
@@ -132,6 +140,7 @@ class CudaChunk {
     sum();
     products();
     end_gradients();
+    return true;
   }
 
   // Instead of losses(): the residual of an earlier forward.
@@ -140,20 +149,24 @@ class CudaChunk {
     rows_.logsum = const_cast<A*>(logsum) + rows_.first_row;
   }
 
-  // have_logits: a plan of one tile, whose logits statistics() left there.
-  void gradients(bool have_logits) {
+  void gradients() { gradients_from(Logits::kNone); }
+  void gradients_after_statistics() { gradients_from(plan_.tiles == 1 ? Logits::kThere : Logits::kNone); }
+
+ private:
+  enum class Logits { kNone, kThere };
+
+  void gradients_from(Logits have) {
     if (!call_.grad.dx && !call_.grad.dweight && !call_.grad.dbias) return;
     begin_gradients();
     for (int64_t t = 0; t < tiles_; ++t) {
       select_tile(t);
-      if (!have_logits) logits();
+      if (have == Logits::kNone) logits();
       launch_gradients(exec_, rows_);
       products();
     }
     end_gradients();
   }
 
- private:
   A* array(size_t at) const { return reinterpret_cast<A*>(base_ + at); }
   bool sums_dx() const { return plan_.tiles > 1 && sizeof(T) < sizeof(A) && !call_.grad.dx_in_accum_dtype; }
   void* dx() const {
