@@ -1,6 +1,7 @@
 // Chooses tile sizes for the own kernels and enqueues them.
 #include "kernels/attention.h"
 
+#include "kernels/attention_mma_cuda.cuh"
 #include "kernels/attention_simt_cuda.cuh"
 #include "kernels/base/cuda_check.h"
 #include "kernels/base/workspace.h"
@@ -42,9 +43,14 @@ bool rows_in_vectors(int64_t head_dim, int64_t stride, const Pointers*... pointe
   return head_dim % kVec == 0 && stride % kVec == 0 && bits % std::min<size_t>(16, kVec * sizeof(T)) == 0;
 }
 
+struct Grid {
+  int64_t blocks;
+  int threads;
+  size_t shared_bytes;
+};
 template <class Kernel, class... Params>
-void enqueue(const CudaExec& exec, const char* name, Kernel* kernel, int64_t blocks, size_t shared_bytes,
-             const Params&... params) {
+void enqueue(const CudaExec& exec, const char* name, Kernel* kernel, const Grid& grid, const Params&... params) {
+  const auto [blocks, threads, shared_bytes] = grid;
   XCE_CHECK(blocks < (int64_t{1} << 31), str(name, " of fewer than 2^31 blocks"), blocks);
   if (shared_bytes > kSharedBytesEverywhere) {
     int most = 0;
@@ -55,37 +61,68 @@ void enqueue(const CudaExec& exec, const char* name, Kernel* kernel, int64_t blo
   }
   XCE_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                       cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
-  kernel<<<static_cast<unsigned>(blocks), kBlockThreads, shared_bytes, exec.stream>>>(params...);
+  kernel<<<static_cast<unsigned>(blocks), threads, shared_bytes, exec.stream>>>(params...);
   cuda::check_launch(name);
 }
 
+// True when the tensor-core kernels take these rows: bf16 in whole, aligned 16-byte vectors, at most 128 columns.
+template <class... Pointers>
+bool fits_tensor_cores(const CudaExec& exec, DType dtype, int64_t head_dim, int64_t strides,
+                       const Pointers*... pointers) {
+  return dtype == DType::kBf16 && exec.cc_major >= 8 && head_dim <= 128 && head_dim % 8 == 0 && strides % 8 == 0 &&
+         cuda::aligned16(pointers...);
+}
+
 template <class T>
-void forward(const CudaExec& exec, const AttentionForward& g) {
+void forward_simt(const CudaExec& exec, const AttentionForward& g) {
   const bool vectors = rows_in_vectors<T>(g.head_dim, g.qkv_stride, g.q, g.k, g.v);
   with_columns(g.head_dim, [&]<int C>(std::integral_constant<int, C>) {
     constexpr int R = forward_rows<T>(C);
     const int64_t tiles = cuda::ceil_div(g.seq_len, kSide * R);
-    enqueue(exec, "AttentionForward", forward_simt<T, R, C>, g.batch * g.heads * tiles, forward_shared_bytes<T, R, C>(),
-            g, static_cast<Accum<T>>(g.scale), vectors);
+    const Grid grid{g.batch * g.heads * tiles, kBlockThreads, forward_shared_bytes<T, R, C>()};
+    enqueue(exec, "AttentionForward", attention_cuda::forward_simt<T, R, C>, grid, g, static_cast<Accum<T>>(g.scale),
+            vectors);
   });
 }
 
 template <class T>
-void backward(const CudaExec& exec, const AttentionBackward& g) {
-  auto* delta = Carver(g.workspace).take<Accum<T>>(g.batch * g.heads * g.seq_len);
-  delta_rows<T><<<cuda::grid_for(exec, g.batch * g.heads * g.seq_len * 32), cuda::kThreads, 0, exec.stream>>>(g, delta);
+const Accum<T>* delta_of(const CudaExec& exec, const AttentionBackward& g) {
+  const int64_t rows = g.batch * g.heads * g.seq_len;
+  auto* delta = Carver(g.workspace).take<Accum<T>>(rows);
+  delta_rows<T><<<cuda::grid_for(exec, rows * 32), cuda::kThreads, 0, exec.stream>>>(g, delta);
   cuda::check_launch("AttentionBackward's delta");
+  return delta;
+}
+
+template <class T>
+void backward_simt(const CudaExec& exec, const AttentionBackward& g) {
+  const Accum<T>* delta = delta_of<T>(exec, g);
   const bool vectors = rows_in_vectors<T>(g.head_dim, g.qkv_stride, g.q, g.k, g.v, g.d_o);
   with_columns(g.head_dim, [&]<int C>(std::integral_constant<int, C>) {
     constexpr int R = backward_rows<T>(C);
     constexpr size_t shared_bytes = backward_shared_bytes<T, R, C>();
     const auto scale = static_cast<Accum<T>>(g.scale);
     const int64_t tiles = cuda::ceil_div(g.seq_len, kSide * R);
-    enqueue(exec, "AttentionBackward", backward_keys<T, R, C>, g.batch * g.kv_heads * tiles, shared_bytes, g, scale,
-            static_cast<const Accum<T>*>(delta), vectors);
-    enqueue(exec, "AttentionBackward", backward_queries<T, R, C>, g.batch * g.heads * tiles, shared_bytes, g, scale,
-            static_cast<const Accum<T>*>(delta), vectors);
+    const Grid keys{g.batch * g.kv_heads * tiles, kBlockThreads, shared_bytes};
+    const Grid queries{g.batch * g.heads * tiles, kBlockThreads, shared_bytes};
+    enqueue(exec, "AttentionBackward", backward_keys<T, R, C>, keys, g, scale, delta, vectors);
+    enqueue(exec, "AttentionBackward", backward_queries<T, R, C>, queries, g, scale, delta, vectors);
   });
+}
+
+template <int D>
+void forward_on_tensor_cores(const CudaExec& exec, const AttentionForward& g) {
+  const Grid grid{g.batch * g.heads * cuda::ceil_div(g.seq_len, kMmaRows), kMmaThreads, forward_mma_bytes<D>()};
+  enqueue(exec, "AttentionForward", forward_mma<D>, grid, g, static_cast<float>(g.scale));
+}
+template <int D>
+void backward_on_tensor_cores(const CudaExec& exec, const AttentionBackward& g, const float* delta) {
+  const int64_t tiles = g.batch * cuda::ceil_div(g.seq_len, kMmaRows);
+  const auto scale = static_cast<float>(g.scale);
+  const Grid keys{g.kv_heads * tiles, kMmaThreads, backward_mma_bytes<D>()};
+  const Grid queries{g.heads * tiles, kMmaThreads, backward_mma_bytes<D>()};
+  enqueue(exec, "AttentionBackward", backward_keys_mma<D>, keys, g, scale, delta);
+  enqueue(exec, "AttentionBackward", backward_queries_mma<D>, queries, g, scale, delta);
 }
 
 template <class Args>
@@ -111,13 +148,24 @@ void launch(const CudaExec& exec, const AttentionForward& args) {
   check_args(args, workspace_bytes(exec, args));
   check_head_dim(args, "AttentionForward");
   if (args.batch == 0 || args.seq_len == 0) return;
-  visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) { forward<T>(exec, args); });
+  if (!fits_tensor_cores(exec, args.dtype, args.head_dim, args.qkv_stride, args.q, args.k, args.v, args.o))
+    visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) { forward_simt<T>(exec, args); });
+  else if (args.head_dim <= 64)
+    forward_on_tensor_cores<64>(exec, args);
+  else
+    forward_on_tensor_cores<128>(exec, args);
 }
 void launch(const CudaExec& exec, const AttentionBackward& args) {
   check_args(args, workspace_bytes(exec, args));
   check_head_dim(args, "AttentionBackward");
   if (args.batch == 0 || args.seq_len == 0) return;
-  visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) { backward<T>(exec, args); });
+  if (!fits_tensor_cores(exec, args.dtype, args.head_dim, args.qkv_stride | args.dqkv_stride, args.q, args.k, args.v,
+                         args.d_o, args.dq, args.dk, args.dv))
+    visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) { backward_simt<T>(exec, args); });
+  else if (args.head_dim <= 64)
+    backward_on_tensor_cores<64>(exec, args, delta_of<Bf16>(exec, args));
+  else
+    backward_on_tensor_cores<128>(exec, args, delta_of<Bf16>(exec, args));
 }
 
 }  // namespace xce

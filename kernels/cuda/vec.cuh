@@ -22,6 +22,12 @@ __device__ inline float widen(float x) {
 __device__ inline double widen(double x) {
   return x;
 }
+// 2^x to a relative error of 2^-22, results below the smallest normal number as 0.
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 // The nearest T, ties to even.
 template <class T>
 __device__ inline T narrow(Accum<T> x) {
