@@ -54,6 +54,14 @@ void launch(const CudaExec& exec, const AttentionBackward& args);
 size_t workspace_bytes(const CudaExec& exec, const AttentionForward& args);
 size_t workspace_bytes(const CudaExec& exec, const AttentionBackward& args);
 
+// Which kernels a launch on CUDA takes, for a run's description: "cuDNN", "own, tensor cores" or "own, CUDA cores".
+// bf16 with head_dim a multiple of 8, and strides and pointers of whole 16-byte vectors, goes to cuDNN where the build
+// has it and it takes the sizes (kernels/cuda/sdpa/sdpa.h), unless exec.use_cudnn is false; else to our tensor-core
+// kernels up to head_dim 128. Everything else goes to our kernels on CUDA cores. The choice depends on nothing else: a
+// path that fails is an error, never a reason to take another.
+const char* attention_kernels(const CudaExec& exec, const AttentionForward& args);
+const char* attention_kernels(const CudaExec& exec, const AttentionBackward& args);
+
 // Error(kRuntime) that names the field at fault: what workspace_bytes and launch of every device begin with. Pointers
 // may be null in the first, and where batch or seq_len is 0.
 void check_sizes(const AttentionForward& args);

@@ -1,4 +1,4 @@
-// Chooses tile sizes for the own kernels and enqueues them.
+// Chooses between cuDNN and the own kernels, and the tile sizes of these; enqueues them.
 #include "kernels/attention.h"
 
 #include "kernels/attention_mma_cuda.cuh"
@@ -6,6 +6,7 @@
 #include "kernels/base/cuda_check.h"
 #include "kernels/base/workspace.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/sdpa/sdpa.h"
 
 namespace xce {
 namespace {
@@ -65,14 +66,6 @@ void enqueue(const CudaExec& exec, const char* name, Kernel* kernel, const Grid&
   cuda::check_launch(name);
 }
 
-// True when the tensor-core kernels take these rows: bf16 in whole, aligned 16-byte vectors, at most 128 columns.
-template <class... Pointers>
-bool fits_tensor_cores(const CudaExec& exec, DType dtype, int64_t head_dim, int64_t strides,
-                       const Pointers*... pointers) {
-  return dtype == DType::kBf16 && exec.cc_major >= 8 && head_dim <= 128 && head_dim % 8 == 0 && strides % 8 == 0 &&
-         cuda::aligned16(pointers...);
-}
-
 template <class T>
 void forward_simt(const CudaExec& exec, const AttentionForward& g) {
   const bool vectors = rows_in_vectors<T>(g.head_dim, g.qkv_stride, g.q, g.k, g.v);
@@ -125,47 +118,130 @@ void backward_on_tensor_cores(const CudaExec& exec, const AttentionBackward& g, 
   enqueue(exec, "AttentionBackward", backward_queries_mma<D>, queries, g, scale, delta);
 }
 
+cuda::Sdpa sdpa_of(const AttentionForward& g) {
+  return {.q = g.q,
+          .k = g.k,
+          .v = g.v,
+          .qkv_stride = g.qkv_stride,
+          .o = g.o,
+          .lse = g.lse,
+          .d_o = nullptr,
+          .dq = nullptr,
+          .dk = nullptr,
+          .dv = nullptr,
+          .dqkv_stride = 0,
+          .workspace = g.workspace,
+          .batch = g.batch,
+          .seq_len = g.seq_len,
+          .heads = g.heads,
+          .kv_heads = g.kv_heads,
+          .head_dim = g.head_dim,
+          .scale = g.scale,
+          .backward = false};
+}
+cuda::Sdpa sdpa_of(const AttentionBackward& g) {
+  return {.q = g.q,
+          .k = g.k,
+          .v = g.v,
+          .qkv_stride = g.qkv_stride,
+          .o = g.o,
+          .lse = g.lse,
+          .d_o = g.d_o,
+          .dq = g.dq,
+          .dk = g.dk,
+          .dv = g.dv,
+          .dqkv_stride = g.dqkv_stride,
+          .workspace = g.workspace,
+          .batch = g.batch,
+          .seq_len = g.seq_len,
+          .heads = g.heads,
+          .kv_heads = g.kv_heads,
+          .head_dim = g.head_dim,
+          .scale = g.scale,
+          .backward = true};
+}
+
+// Null pointers count as aligned: a plan is made without them.
+bool aligned(const AttentionForward& g) {
+  return g.qkv_stride % 8 == 0 && cuda::aligned16(g.q, g.k, g.v, g.o);
+}
+bool aligned(const AttentionBackward& g) {
+  return (g.qkv_stride | g.dqkv_stride) % 8 == 0 &&
+         cuda::aligned16(g.q, g.k, g.v, g.o, g.d_o, g.dq, g.dk, g.dv, g.workspace);
+}
+
+enum class Path { kCudnn, kTensorCores, kCudaCores };
+
+// The rule of kernels/attention.h. An empty one goes nowhere.
 template <class Args>
-void check_head_dim(const Args& args, const char* name) {
-  XCE_CHECK(args.head_dim <= kMaxHeadDim, str(name, ".head_dim <= ", kMaxHeadDim, " on CUDA"), args.head_dim);
+Path path_of(const CudaExec& exec, const Args& g) {
+  if (g.dtype != DType::kBf16 || g.head_dim % 8 != 0 || !aligned(g) || exec.cc_major < 8) return Path::kCudaCores;
+  if (exec.use_cudnn && g.batch * g.seq_len > 0 && cuda::sdpa_takes(exec, sdpa_of(g))) return Path::kCudnn;
+  return g.head_dim <= 128 ? Path::kTensorCores : Path::kCudaCores;
+}
+template <class Args>
+const char* name_of_path(const CudaExec& exec, const Args& args) {
+  const Path path = path_of(exec, args);
+  return path == Path::kCudnn ? "cuDNN" : path == Path::kTensorCores ? "own, tensor cores" : "own, CUDA cores";
+}
+
+// Bytes of the own kernels, or of cuDNN's if that is more: misaligned pointers change the path, not the need.
+template <class Args>
+size_t needed_bytes(const CudaExec& exec, const Args& args, size_t own_bytes) {
+  check_sizes(args);
+  XCE_CHECK(args.head_dim <= kMaxHeadDim,
+            str(std::is_same_v<Args, AttentionForward> ? "AttentionForward" : "AttentionBackward",
+                ".head_dim <= ", kMaxHeadDim, " on CUDA"),
+            args.head_dim);
+  if (path_of(exec, args) != Path::kCudnn) return own_bytes;
+  return std::max(own_bytes, cuda::sdpa_workspace_bytes(exec, sdpa_of(args)));
 }
 
 }  // namespace
 
-size_t workspace_bytes(const CudaExec&, const AttentionForward& args) {
-  check_sizes(args);
-  return 0;
+const char* attention_kernels(const CudaExec& exec, const AttentionForward& args) {
+  return name_of_path(exec, args);
 }
-size_t workspace_bytes(const CudaExec&, const AttentionBackward& args) {
-  check_sizes(args);
+const char* attention_kernels(const CudaExec& exec, const AttentionBackward& args) {
+  return name_of_path(exec, args);
+}
+
+size_t workspace_bytes(const CudaExec& exec, const AttentionForward& args) {
+  return needed_bytes(exec, args, 0);
+}
+size_t workspace_bytes(const CudaExec& exec, const AttentionBackward& args) {
   Carver carver(nullptr);
   visit_dtype(args.dtype,
               [&]<class T>(std::type_identity<T>) { carver.take<Accum<T>>(args.batch * args.heads * args.seq_len); });
-  return carver.used_bytes();
+  return needed_bytes(exec, args, carver.used_bytes());
 }
 
 void launch(const CudaExec& exec, const AttentionForward& args) {
   check_args(args, workspace_bytes(exec, args));
-  check_head_dim(args, "AttentionForward");
   if (args.batch == 0 || args.seq_len == 0) return;
-  if (!fits_tensor_cores(exec, args.dtype, args.head_dim, args.qkv_stride, args.q, args.k, args.v, args.o))
-    visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) { forward_simt<T>(exec, args); });
-  else if (args.head_dim <= 64)
-    forward_on_tensor_cores<64>(exec, args);
-  else
-    forward_on_tensor_cores<128>(exec, args);
+  switch (path_of(exec, args)) {
+    case Path::kCudnn:
+      return cuda::sdpa(exec, sdpa_of(args));
+    case Path::kTensorCores:
+      return args.head_dim <= 64 ? forward_on_tensor_cores<64>(exec, args) : forward_on_tensor_cores<128>(exec, args);
+    case Path::kCudaCores:
+      return visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) { forward_simt<T>(exec, args); });
+  }
 }
 void launch(const CudaExec& exec, const AttentionBackward& args) {
   check_args(args, workspace_bytes(exec, args));
-  check_head_dim(args, "AttentionBackward");
   if (args.batch == 0 || args.seq_len == 0) return;
-  if (!fits_tensor_cores(exec, args.dtype, args.head_dim, args.qkv_stride | args.dqkv_stride, args.q, args.k, args.v,
-                         args.d_o, args.dq, args.dk, args.dv))
-    visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) { backward_simt<T>(exec, args); });
-  else if (args.head_dim <= 64)
-    backward_on_tensor_cores<64>(exec, args, delta_of<Bf16>(exec, args));
-  else
-    backward_on_tensor_cores<128>(exec, args, delta_of<Bf16>(exec, args));
+  switch (path_of(exec, args)) {
+    case Path::kCudnn:
+      return cuda::sdpa(exec, sdpa_of(args));
+    case Path::kTensorCores: {
+      const float* delta = delta_of<Bf16>(exec, args);
+      return args.head_dim <= 64 ? backward_on_tensor_cores<64>(exec, args, delta)
+                                 : backward_on_tensor_cores<128>(exec, args, delta);
+    }
+    case Path::kCudaCores:
+      return visit_dtype(args.dtype, [&]<class T>(std::type_identity<T>) { backward_simt<T>(exec, args); });
+  }
 }
 
 }  // namespace xce

@@ -48,6 +48,7 @@ def inside(*folders):
 # Names in kernels/ and src/ that are wrong where `where` is true of the path: (pattern, where, message).
 NAMES = [
     (re.compile(r"\b(nccl[A-Z]|NCCL_)\w*"), outside("comm_nccl.cpp"), "NCCL belongs into comm_nccl.cpp alone"),
+    (re.compile(r"\b(cudnn[A-Z_]|CUDNN_)\w*"), outside("sdpa_cudnn.cpp"), "cuDNN belongs into sdpa_cudnn.cpp alone"),
     (re.compile(r"\bMPI_\w+"), outside("comm_mpi.cpp"), "MPI belongs into comm_mpi.cpp alone"),
     (re.compile(r"\bXCE_WITH_CUDA\b"),
      outside("kernels/base/exec.h", "src/core/device.cpp", "src/dist/communicator.cpp"),
@@ -124,7 +125,7 @@ class Checker:
 
     @staticmethod
     def system_include_error(path, system):
-        cuda = path.suffix in (".cu", ".cuh") or path.name in ("cuda_check.h", "comm_nccl.cpp")
+        cuda = path.suffix in (".cu", ".cuh") or path.name in ("cuda_check.h", "comm_nccl.cpp", "sdpa_cudnn.cpp")
         if CUDA_HEADER.match(system) and not cuda and not path.name.endswith("_cuda.cpp"):
             return "this file has to compile without CUDA installed"
         if system == "mpi.h" and path.name != "comm_mpi.cpp":

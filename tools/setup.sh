@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs what the project needs and is missing, on Debian 12 or Ubuntu 24.04: apt packages, Python tools into .venv.
-# Nothing missing: no network, no root, done at once.   tools/setup.sh [--dev] [--data] [--torch]
+# Nothing missing: no network, no root, done at once.   tools/setup.sh [--dev] [--data] [--cuda] [--torch]
 #   --dev    adds the formatter that .ci/run checks with, into .venv
 #   --data   adds the tokenizer of tools/prepare_data.sh, as .venv-data: 50 MB to download
+#   --cuda   adds what the preset cuda takes from PyPI into .venv; the CUDA toolkit has to be there already
 #   --torch  adds .venv-torch for tools/compare_torch.sh: 3 GB to download, 6 GB on disk
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -104,22 +105,41 @@ install_packages() {
 }
 
 # A virtual environment holds what its requirements file says; the copy inside it says for which one it was made.
-python_tools() {
+python_tools() {  # VENV REQUIREMENTS [PIP'S OPTION...]
   local venv=$1 requirements=$2
+  shift 2
   ! cmp -s "$requirements" "$venv/${requirements##*/}" || return 0
   say "installing into $venv what $requirements names"
   [ -x "$venv/bin/pip" ] || { rm -rf "$venv"; quietly python3 -m venv "$venv"; }
-  quietly "$venv/bin/pip" install --disable-pip-version-check --no-input --requirement "$requirements"
+  quietly "$venv/bin/pip" install --disable-pip-version-check --no-input "$@" --requirement "$requirements"
   cp "$requirements" "$venv/"
 }
 
-dev=0 data=0 torch=0
+# The toolkit is neither Debian's nor pip's to give. Of pip's packages only headers and cuDNN itself are wanted, not
+# what they name for Python's use (--no-deps).
+cuda_tools() {
+  local nvcc include version
+  nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+  [ -x "$nvcc" ] || fail "no nvcc in PATH or /usr/local/cuda/bin: install NVIDIA's CUDA toolkit, 12.8 or newer" \
+    "(package cuda-toolkit-13-0 of NVIDIA's package source for this system; the distribution's own is too old)"
+  version=$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
+  printf '12.8\n%s\n' "$version" | sort -V -C || fail "$nvcc is of CUDA $version; 12.8 or newer is needed"
+  python_tools .venv tools/requirements-cuda.txt --no-deps
+  for include in "$(dirname "$(dirname "$(realpath "$nvcc")")")"/include /usr/include /usr/include/x86_64-linux-gnu; do
+    [ ! -e "$include/cudnn.h" ] || return 0
+  done
+  [ "${version%%.*}" = 13 ] || fail "no cudnn.h here: install cuDNN 9 for CUDA $version (package cudnn9-cuda-12)"
+  python_tools .venv tools/requirements-cudnn.txt --no-deps
+}
+
+dev=0 data=0 cuda=0 torch=0
 for option in "$@"; do
   case $option in
     --dev) dev=1 ;;
     --data) data=1 ;;
+    --cuda) cuda=1 ;;
     --torch) torch=1 ;;
-    *) fail "unknown option $option; usage: tools/setup.sh [--dev] [--data] [--torch]" ;;
+    *) fail "unknown option $option; usage: tools/setup.sh [--dev] [--data] [--cuda] [--torch]" ;;
   esac
 done
 
@@ -128,5 +148,6 @@ mapfile -t missing < <(missing_packages)
 python_tools .venv tools/requirements.txt
 [ $dev = 0 ] || python_tools .venv tools/requirements-dev.txt
 [ $data = 0 ] || python_tools .venv-data tools/requirements-data.txt
+[ $cuda = 0 ] || cuda_tools
 [ $torch = 0 ] || python_tools .venv-torch tools/compare/requirements.txt
 say "ready"

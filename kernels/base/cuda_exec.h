@@ -11,7 +11,8 @@ namespace xce {
 
 namespace cuda {
 class GemmPlans;
-}
+class SdpaPlans;
+}  // namespace cuda
 
 // Enqueues an op on `stream` and returns at once. Cheap to copy; borrowed from a CudaDevice, which has to outlive it.
 // Every launch may be captured into a graph in global mode once the same call has run eagerly (that loads the kernels
@@ -21,7 +22,10 @@ struct CudaExec {
   cuda::GemmPlans* gemm_plans;  // cuBLASLt's handle, the algorithm of each shape and their scratch
   int device;
   int sm_count;
-  int cc_major, cc_minor;  // compute capability
+  int cc_major, cc_minor;                 // compute capability
+  cuda::SdpaPlans* sdpa_plans = nullptr;  // cuDNN's handle and its plan for each shape of attention
+  // false: attention by our own kernels also where cuDNN's would be taken (attention_kernels in kernels/attention.h)
+  bool use_cudnn = true;
 };
 
 // A device with one stream and what the ops on that stream share. GEMM scratch belongs to the stream's order: work that

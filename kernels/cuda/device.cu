@@ -1,7 +1,8 @@
-// The stream, the device's facts and the GEMM plans behind a CudaExec.
+// The stream, the device's facts, and the plans of GEMMs and attention behind a CudaExec.
 #include "kernels/base/cuda_check.h"
 #include "kernels/base/cuda_exec.h"
 #include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/sdpa/sdpa.h"
 
 namespace xce {
 namespace {
@@ -24,6 +25,7 @@ struct Stream {
 struct CudaDevice::State {
   Stream stream;
   cuda::GemmPlans gemm_plans;
+  cuda::SdpaPlans sdpa_plans;
   int index, sm_count, cc_major, cc_minor;
   explicit State(int index)
       : index(index),
@@ -49,7 +51,7 @@ CudaDevice::~CudaDevice() = default;
 
 CudaExec CudaDevice::exec() const {
   const State& s = *state_;
-  return {s.stream.handle, &state_->gemm_plans, s.index, s.sm_count, s.cc_major, s.cc_minor};
+  return {s.stream.handle, &state_->gemm_plans, s.index, s.sm_count, s.cc_major, s.cc_minor, &state_->sdpa_plans};
 }
 
 CudaExec CudaDevice::planning_exec() {

@@ -94,7 +94,8 @@ struct Qkv {
   std::vector<Array> arrays;
   int64_t stride;
 
-  Qkv(const Sizes& s, DType dtype) : s(s), stride(s.fused ? s.width() + 2 * s.kv_width() : s.width() + 3) {
+  Qkv(const Sizes& s, DType dtype)
+      : s(s), stride(s.fused ? s.width() + 2 * s.kv_width() : s.width() + (s.head_dim % 8 == 0 ? 8 : 3)) {
     for (int i = 0; i < (s.fused ? 1 : 3); ++i) arrays.emplace_back(dtype, s.rows() * stride);
   }
   int64_t width(int part) const { return part == 0 ? s.width() : s.kv_width(); }
@@ -301,11 +302,11 @@ TEST(Attention, NothingToDoTouchesNothing) {
 
 template <class Args, class Change>
 std::string error_after(const Exec& exec, Args args, Change&& change) {
-  test::Vector<char> workspace(workspace_bytes(exec, args));
-  args.workspace = workspace.data();
-  args.workspace_size_bytes = workspace.size();
-  change(args);
   try {
+    test::Vector<char> workspace(workspace_bytes(exec, args));
+    args.workspace = workspace.data();
+    args.workspace_size_bytes = workspace.size();
+    change(args);
     run(exec, args);
   } catch (const Error& error) {
     return error.what();

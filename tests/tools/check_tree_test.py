@@ -15,6 +15,7 @@ GOOD_TREE = {
     "kernels/base/cuda_check.h": "#pragma once\n#include <cuda_runtime.h>\n",
     "kernels/cpu/vec.h": '#pragma once\n#include "kernels/base/exec.h"\n',
     "kernels/cuda/mma.cuh": "#pragma once\n",
+    "kernels/cuda/sdpa/sdpa_cudnn.cpp": "#include <cudnn_frontend.h>\ncudnnHandle_t handle;\n",
     "kernels/include/xce/xce.h": "#pragma once\n",
     "kernels/adamw.h": '#pragma once\n#include "kernels/step_control.h"\n',
     "kernels/linear.h": '#pragma once\n#include "kernels/base/exec.h"\n',
@@ -100,7 +101,9 @@ class CheckTreeTest(unittest.TestCase):
         self.expect_added("kernels/linear_cpu.cpp", "a .cuh file is for", '#include "kernels/cuda/mma.cuh"\n')
         self.expect_added("src/core/log.cpp", "XCE_WITH_CUDA", "int a = XCE_WITH_CUDA;\n")
 
-    def test_nccl_and_mpi_stay_in_their_files(self):
+    def test_cudnn_nccl_and_mpi_stay_in_their_files(self):
+        self.expect_added("src/core/log.cpp", "cuDNN belongs", "int a = cudnnCreate;\n")
+        self.expect_added("kernels/linear_cuda.cu", "cuDNN belongs", "int a = CUDNN_VERSION;\n")
         self.expect_added("src/core/log.cpp", "NCCL belongs", "int a = ncclSend;\n")
         self.expect_added("src/core/log.cpp", "NCCL belongs", "int a = NCCL_VERSION;\n")
         self.expect_added("src/dist/comm_nccl.cpp", "MPI belongs", "int a = MPI_COMM_WORLD;\n")
