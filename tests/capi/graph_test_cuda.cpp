@@ -32,6 +32,7 @@ class Calls {
     upload("x", Array::normal(DType::kBf16, kRows * kHidden, 1));
     upload("weight", Array::normal(DType::kBf16, kVocab * kHidden, 2));
     upload("logits", Array::normal(DType::kBf16, kRows * kVocab, 3, 2));
+    at("weight_sum", 8);
     auto linear = linear_args();
     EXPECT_TRUE(ok(xce_linear_cross_entropy_workspace_bytes(context, XCE_FORWARD_BACKWARD, &linear, &linear_bytes_)));
     auto plain = plain_args();
