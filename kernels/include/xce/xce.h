@@ -127,8 +127,8 @@ typedef struct xce_loss {
   void* loss;                   // () accum, out; with XCE_NONE the sum
   double* loss_total;           // () loss is added to it: of a step's micro-batches
   void* row_loss;               // (rows) accum, out: L_i, undivided
-  void* offset;                 // (rows) accum: the residual, out of forward and in of backward;
-  void* logsum;                 // (rows) accum: 0 on ignored rows
+  void* offset;                 // (rows) accum: the residual, out of forward and in of backward,
+  void* logsum;                 // (rows) accum: both 0 on ignored rows
   void* z_loss_part;            // () accum, out: what z_loss adds to `loss`
   int64_t* n_valid;             // () out: valid rows
   int64_t* out_of_range;        // () out: rows whose label is neither ignored nor in the vocabulary
