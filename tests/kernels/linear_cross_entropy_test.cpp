@@ -46,10 +46,19 @@ TEST(LinearCrossEntropy, LargeVocabulariesAndManyRows) {
   }
 }
 
-// Vocabularies for which a Hopper GPU holds a row of logits in a cluster's registers, each of its variants.
+// Vocabularies for which a Hopper GPU holds a row of logits in a cluster's registers, each of its variants, with fewer
+// rows than clusters and with several rows to each.
 TEST(LinearCrossEntropy, LargeVocabulariesInBf16) {
-  for (auto [n, h, v] :
-       {std::tuple{9, 8, 16384}, {7, 16, 40000}, {6, 24, 70001}, {5, 16, 131072}, {4, 8, 200000}, {3, 8, 262144}}) {
+  for (auto [n, h, v] : {std::tuple{9, 8, 16384},
+                         {7, 16, 40000},
+                         {6, 24, 70001},
+                         {5, 16, 131072},
+                         {4, 8, 200000},
+                         {3, 8, 262144},
+                         {150, 3, 20000},
+                         {150, 3, 40001},
+                         {120, 3, 70000},
+                         {60, 3, 140000}}) {
     SCOPED_TRACE(describe(DType::kBf16, n, h, v));
     LossCase c = random_case(DType::kBf16, n, h, v, n + h + v);
     c.z_loss = 0.001;
