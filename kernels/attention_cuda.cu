@@ -118,7 +118,7 @@ void backward_on_tensor_cores(const CudaExec& exec, const AttentionBackward& g, 
   enqueue(exec, "AttentionBackward", backward_queries_mma<D>, queries, g, scale, delta);
 }
 
-cuda::Sdpa sdpa_of(const AttentionForward& g) {
+cuda::Sdpa sdpa_of(const CudaExec&, const AttentionForward& g) {
   return {.q = g.q,
           .k = g.k,
           .v = g.v,
@@ -139,7 +139,7 @@ cuda::Sdpa sdpa_of(const AttentionForward& g) {
           .scale = g.scale,
           .backward = false};
 }
-cuda::Sdpa sdpa_of(const AttentionBackward& g) {
+cuda::Sdpa sdpa_of(const CudaExec& exec, const AttentionBackward& g) {
   return {.q = g.q,
           .k = g.k,
           .v = g.v,
@@ -158,7 +158,8 @@ cuda::Sdpa sdpa_of(const AttentionBackward& g) {
           .kv_heads = g.kv_heads,
           .head_dim = g.head_dim,
           .scale = g.scale,
-          .backward = true};
+          .backward = true,
+          .deterministic = exec.deterministic};
 }
 
 // Null pointers count as aligned: a plan is made without them.
@@ -176,7 +177,7 @@ enum class Path { kCudnn, kTensorCores, kCudaCores };
 template <class Args>
 Path path_of(const CudaExec& exec, const Args& g) {
   if (g.dtype != DType::kBf16 || g.head_dim % 8 != 0 || !aligned(g) || exec.cc_major < 8) return Path::kCudaCores;
-  if (exec.use_cudnn && g.batch * g.seq_len > 0 && cuda::sdpa_takes(exec, sdpa_of(g))) return Path::kCudnn;
+  if (exec.use_cudnn && g.batch * g.seq_len > 0 && cuda::sdpa_takes(exec, sdpa_of(exec, g))) return Path::kCudnn;
   return g.head_dim <= 128 ? Path::kTensorCores : Path::kCudaCores;
 }
 template <class Args>
@@ -194,7 +195,7 @@ size_t needed_bytes(const CudaExec& exec, const Args& args, size_t own_bytes) {
                 ".head_dim <= ", kMaxHeadDim, " on CUDA"),
             args.head_dim);
   if (path_of(exec, args) != Path::kCudnn) return own_bytes;
-  return std::max(own_bytes, cuda::sdpa_workspace_bytes(exec, sdpa_of(args)));
+  return std::max(own_bytes, cuda::sdpa_workspace_bytes(exec, sdpa_of(exec, args)));
 }
 
 }  // namespace
@@ -221,7 +222,7 @@ void launch(const CudaExec& exec, const AttentionForward& args) {
   if (args.batch == 0 || args.seq_len == 0) return;
   switch (path_of(exec, args)) {
     case Path::kCudnn:
-      return cuda::sdpa(exec, sdpa_of(args));
+      return cuda::sdpa(exec, sdpa_of(exec, args));
     case Path::kTensorCores:
       return args.head_dim <= 64 ? forward_on_tensor_cores<64>(exec, args) : forward_on_tensor_cores<128>(exec, args);
     case Path::kCudaCores:
@@ -233,7 +234,7 @@ void launch(const CudaExec& exec, const AttentionBackward& args) {
   if (args.batch == 0 || args.seq_len == 0) return;
   switch (path_of(exec, args)) {
     case Path::kCudnn:
-      return cuda::sdpa(exec, sdpa_of(args));
+      return cuda::sdpa(exec, sdpa_of(exec, args));
     case Path::kTensorCores: {
       const float* delta = delta_of<Bf16>(exec, args);
       return args.head_dim <= 64 ? backward_on_tensor_cores<64>(exec, args, delta)

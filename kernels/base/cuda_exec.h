@@ -26,6 +26,9 @@ struct CudaExec {
   cuda::SdpaPlans* sdpa_plans = nullptr;  // cuDNN's handle and its plan for each shape of attention
   // false: attention by our own kernels also where cuDNN's would be taken (attention_kernels in kernels/attention.h)
   bool use_cudnn = true;
+  // false: sums may be added in an order that changes from run to run, where that is faster (cuDNN's attention
+  // backward)
+  bool deterministic = true;
 };
 
 // A device with one stream and what the ops on that stream share. GEMM scratch belongs to the stream's order: work that

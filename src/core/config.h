@@ -52,6 +52,7 @@ struct TrainConfig {
   DType precision = DType::kF32;
   RecomputeMode recompute = RecomputeMode::kNone;
   double max_minutes = 0;  // 0: no limit
+  bool deterministic = true;
 };
 
 struct OptimConfig {

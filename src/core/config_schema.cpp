@@ -106,7 +106,8 @@ void add_data_and_train(Config& config, KeyTable& table) {
   DataConfig& data = config.data;
   table.add("data.kind", choice(data.kind, {"bytes", "tokens", "markov", "synthetic"}),
             "bytes: any file, a byte is a token; tokens: a token file; markov: a source of known entropy; synthetic: "
-            "random tokens, for benchmarks");
+            "random tokens to measure speed with, data.train, data.val, data.val_fraction and eval.every are passed "
+            "over");
   table.add("data.train", &data.train, "file to learn from (kinds bytes and tokens)");
   table.add("data.val", &data.val, "file to validate on");
   table.add("data.val_fraction", &data.val_fraction, fraction(),
@@ -127,6 +128,9 @@ void add_data_and_train(Config& config, KeyTable& table) {
   table.add("train.recompute", choice(train.recompute, {"none", "block"}),
             "block: keep only each block's input and compute the rest again in backward; same result, less memory");
   table.add("train.max_minutes", &train.max_minutes, at_least(0), "stop and save after this time; 0: no limit");
+  table.add("train.deterministic", &train.deterministic,
+            "true: the same bits in every run; false: cuda adds up attention's gradients in any order, which is faster "
+            "and takes less memory");
 }
 
 void add_optim(Config& config, KeyTable& table) {

@@ -83,12 +83,13 @@ struct CudaDeviceOptions {
   int index = 0;
   // Arrays in pinned host memory, which host code reads as it is and the GPU over the bus: for tests.
   bool host_arrays = false;
+  bool deterministic = true;  // false: CudaExec::deterministic
 };
 bool cuda_is_built();
 int cuda_device_count();  // 0 in a build without CUDA
 // Error(kUsage) in a build without CUDA and where no GPU is visible.
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options = {});
 // Answers questions about an H200's workspaces and nothing else: for plans made where there is no GPU.
-std::unique_ptr<Device> make_planning_device();
+std::unique_ptr<Device> make_planning_device(const CudaDeviceOptions& options = {});
 
 }  // namespace xce

@@ -139,12 +139,17 @@ double peak_bf16_flops(const std::string& name) {
   return 0;
 }
 
+CudaExec with_options(CudaExec exec, const CudaDeviceOptions& options) {
+  exec.deterministic = options.deterministic;
+  return exec;
+}
+
 class GpuDevice final : public Device {
  public:
   explicit GpuDevice(const CudaDeviceOptions& options)
       : free_at_start_(free_bytes_with_context(options.index)),
         cuda_(options.index),
-        exec_(cuda_.exec()),
+        exec_(with_options(cuda_.exec(), options)),
         memory_(cuda_.exec().stream, options.host_arrays),
         staging_(cuda_.exec().stream, true) {
     cudaDeviceProp properties{};
@@ -210,6 +215,8 @@ class GpuDevice final : public Device {
 
 class PlanningDevice final : public Device {
  public:
+  explicit PlanningDevice(const CudaDeviceOptions& options)
+      : exec_(with_options(CudaDevice::planning_exec(), options)) {}
   const Exec& exec() const override { return exec_; }
   Memory& memory() override { refuse(); }
   Memory& staging() override { refuse(); }
@@ -228,7 +235,7 @@ class PlanningDevice final : public Device {
   [[noreturn]] static void refuse() {
     throw Error(ErrorCode::kRuntime, "expected a GPU, got a device that only plans");
   }
-  Exec exec_ = CudaDevice::planning_exec();
+  Exec exec_;
 };
 
 }  // namespace
@@ -246,8 +253,8 @@ std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options) {
                 "one, run.device=cpu computes any configuration on the CPU");
   return std::make_unique<GpuDevice>(options);
 }
-std::unique_ptr<Device> make_planning_device() {
-  return std::make_unique<PlanningDevice>();
+std::unique_ptr<Device> make_planning_device(const CudaDeviceOptions& options) {
+  return std::make_unique<PlanningDevice>(options);
 }
 
 }  // namespace xce

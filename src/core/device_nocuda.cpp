@@ -22,7 +22,7 @@ int cuda_device_count() {
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions&) {
   refuse();
 }
-std::unique_ptr<Device> make_planning_device() {
+std::unique_ptr<Device> make_planning_device(const CudaDeviceOptions&) {
   refuse();
 }
 

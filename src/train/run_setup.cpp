@@ -42,9 +42,10 @@ int threads_of(const Config& config) {
 
 std::unique_ptr<Device> open_device(const Config& config, bool plan_only) {
   if (config.run.device == DeviceKind::kCpu) return make_cpu_device(threads_of(config));
-  if (plan_only && cuda_is_built() && cuda_device_count() == 0) return make_planning_device();
+  const CudaDeviceOptions options{.deterministic = config.train.deterministic};
+  if (plan_only && cuda_is_built() && cuda_device_count() == 0) return make_planning_device(options);
   try {
-    return make_cuda_device();
+    return make_cuda_device(options);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::kUsage) throw;
     throw config_error(config, "run.device", str("cuda: ", e.what()));

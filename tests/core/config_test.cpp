@@ -235,7 +235,7 @@ TEST(ConfigTest, ChecksAcrossKeysNameThePlaceThatWasGiven) {
            {{"model.vocab_size=300"}, "model.vocab_size: data.kind bytes has 256 tokens, got 300"},
            {{"data.kind=markov", "data.train=", "data.val_fraction=0", "model.vocab_size=7"},
             "model.vocab_size: expected data.markov_states 64, got 7"},
-           {{"data.kind=markov"}, "data.train: data.kind markov and synthetic read no file"},
+           {{"data.kind=markov"}, "data.train: data.kind markov reads no file"},
            {{"data.train="}, "data.train: missing; name the file to learn from"},
            {{"data.val=v.txt"}, "data.val_fraction: give either data.val or data.val_fraction"},
            {{"data.val_fraction=0", "eval.every=5"},
@@ -273,10 +273,14 @@ TEST(ConfigTest, GeneratedDataNeedsNoFile) {
   words[0] = "data.kind=synthetic";
   EXPECT_EQ(error_of(kBase, words), "c.yaml: model.vocab_size: missing; data.kind synthetic needs it");
   words.push_back("model.vocab_size=1000");
-  EXPECT_EQ(error_of(kBase, words),
-            "c.yaml:10:17: data.val_fraction: nothing can be learnt, so nothing validated, with data.kind synthetic");
-  words.push_back("data.val_fraction=0");
   EXPECT_EQ(parse_config(kBase, "c.yaml", words).model.vocab_size, 1000);
+}
+
+TEST(ConfigTest, SyntheticDataOverridesAConfigThatReadsFilesAndValidates) {
+  Config config = parse_config(kBase, "c.yaml", {"data.kind=synthetic", "model.vocab_size=1000", "eval.every=5"});
+  EXPECT_EQ(config.data.train, "");
+  EXPECT_EQ(config.data.val_fraction, 0);
+  EXPECT_EQ(config.eval.every, 0);
 }
 
 TEST(ConfigTest, ShapeFromADirectoryIsCheckedOnceItIsKnown) {

@@ -23,7 +23,7 @@ struct Sdpa {
   int64_t batch, seq_len, heads, kv_heads, head_dim;
   double scale;
   bool backward;
-  bool deterministic = true;  // of backward; false is for measurements
+  bool deterministic = true;  // of backward
 };
 
 // Whether it is taken for these sizes: a build with cuDNN, an sm_90 (elsewhere its deterministic backward is untested),
