@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Compiles for sm_80 and sm_90a every .cu file, and one that includes each header of the kernels: they are to stay
-# usable from CUDA sources. Without nvcc it says so and succeeds. Needs no GPU.
+# Builds everything with CUDA in it for sm_80 and sm_90a, into build/cuda: the trainer, the C library, benches and GPU
+# tests; plans a run on a GPU that is not there; and compiles a source that includes each header of the kernels, which
+# are to stay usable from CUDA sources. Without nvcc it says so and succeeds. Needs no GPU.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -14,12 +15,19 @@ trap 'rm -rf "$scratch"' EXIT
 # kernels/cpu is left out: words of the CPU's own kernels, in the host compiler's vector extensions.
 headers=$(find kernels -name '*.h' -not -path 'kernels/cpu/*' | sort)
 for header in $headers; do echo "#include \"$header\""; done >"$scratch/headers.cu"
+nvcc -std=c++20 -DNDEBUG -DXCE_WITH_CUDA -Werror all-warnings -I. -Ikernels/include \
+  -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a \
+  -c "$scratch/headers.cu" -o "$scratch/headers.o"
 
-compile() {  # SOURCE
-  nvcc -std=c++20 -DNDEBUG -DXCE_WITH_CUDA -Werror all-warnings -I. -Ikernels/include \
-    -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a -c "$1" -o "$2/$(basename "$1").o"
-}
-export -f compile
-sources=$(echo "$scratch/headers.cu"; find kernels src -name '*.cu' | sort)
-xargs -P "$(nproc)" -I{} bash -c 'compile {} '"$scratch" <<<"$sources"
-echo "compile_cuda: $(wc -l <<<"$sources") sources and $(wc -w <<<"$headers") headers compile for sm_80 and sm_90a"
+cmake --preset cuda
+targets=(xce-train xce_shared)
+for source in tests/*/*_test_cuda.cpp tools/bench_*_cuda.c*; do
+  name=$(basename "${source%.*}")
+  case $source in
+    tests/*) targets+=("$(basename "$(dirname "$source")")_$name") ;;
+    *) targets+=("$name") ;;
+  esac
+done
+cmake --build --preset cuda --target "${targets[@]}"
+build/cuda/bin/xce-train configs/llama-128k.yaml data.kind=synthetic --dry-run | grep -E '^(memory|device) '
+echo "compile_cuda: ${#targets[@]} programs and $(wc -w <<<"$headers") headers compile for sm_80 and sm_90a"

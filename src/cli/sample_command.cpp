@@ -58,7 +58,7 @@ void sample_from_export(const SampleCommand& command, Device& device) {
   int64_t text = static_cast<int64_t>(prompt_tokens) + command.tokens;
   int64_t window = std::min(config.model.max_position_embeddings, text);
   model.prepare(window, device.memory());
-  parameters.allocate(device.memory());
+  parameters.allocate(device.memory(), ParameterUse::kInference);
   load_llama(directory, model, parameters, device.exec());
   print_sample(command, model, parameters, device, window);
 }

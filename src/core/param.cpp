@@ -36,14 +36,15 @@ size_t ParameterSet::bytes() const {
   return static_cast<size_t>(size_) * (4 * accum + (dtype_ == accum_dtype(dtype_) ? 0 : size_of(dtype_)));
 }
 
-void ParameterSet::allocate(Memory& memory) {
+void ParameterSet::allocate(Memory& memory, ParameterUse use) {
   memory_ = &memory;
   size_t accum_bytes = static_cast<size_t>(size_) * size_of(accum_dtype(dtype_));
   master_ = Buffer(accum_bytes, memory);
+  if (dtype_ != accum_dtype(dtype_)) compute_ = Buffer(static_cast<size_t>(size_) * size_of(dtype_), memory);
+  if (use == ParameterUse::kInference) return;
   grad_ = Buffer(accum_bytes, memory);
   m_ = Buffer(accum_bytes, memory);
   v_ = Buffer(accum_bytes, memory);
-  if (dtype_ != accum_dtype(dtype_)) compute_ = Buffer(static_cast<size_t>(size_) * size_of(dtype_), memory);
 }
 
 void ParameterSet::initialize(uint64_t seed, const CpuExec& host) {

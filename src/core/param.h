@@ -23,6 +23,11 @@ struct Parameter {
   int64_t offset = 0;  // into the flat arena, elements
 };
 
+enum class ParameterUse {
+  kTraining,
+  kInference,  // without gradients and moments
+};
+
 class ParameterSet {
  public:
   static constexpr int64_t kAlign = 64;  // elements; one weight-decay block never spans two parameters
@@ -43,7 +48,7 @@ class ParameterSet {
   DType dtype() const { return dtype_; }
 
   // Zeroed views: compute in dtype (master itself when the types agree), the rest in accum_dtype(dtype).
-  void allocate(Memory& memory = host_memory());
+  void allocate(Memory& memory = host_memory(), ParameterUse use = ParameterUse::kTraining);
   Memory& memory() const { return *memory_; }  // where they were allocated
   // Masters from (seed, name), made on the host: the same for every dtype, device and number of threads.
   void initialize(uint64_t seed, const CpuExec& host);

@@ -143,6 +143,18 @@ TEST(ParameterSet, InitialValuesHaveTheAskedMoments) {
   EXPECT_EQ(read(p.master(p[norm].offset), DType::kF32, 9), std::vector<double>(9, 1.0));
 }
 
+TEST(ParameterSet, ForInferenceThereAreWeightsAlone) {
+  ParameterSet p(DType::kBf16);
+  p.add({.name = "w", .rows = 3, .cols = 5, .unit = 0, .init_stddev = 1});
+  p.allocate(host_memory(), ParameterUse::kInference);
+  p.initialize(3, test::cpu_exec(1));
+  p.update_compute(test::cpu_exec(1));
+  EXPECT_NE(*static_cast<const uint16_t*>(p.compute()), 0);
+  EXPECT_EQ(p.grad(), nullptr);
+  EXPECT_EQ(p.first_moment(), nullptr);
+  EXPECT_EQ(p.second_moment(), nullptr);
+}
+
 TEST(ParameterSet, InitialValuesDependOnSeedAndNameAlone) {
   ParameterSet alone(DType::kF32), among(DType::kF32), wide(DType::kF64), low(DType::kBf16);
   alone.add(parameter("matrix", 7, 13, 0));
