@@ -18,7 +18,7 @@ import unittest
 XCE_TRAIN = None
 
 TINY = """\
-run: {{dir: {dir}, seed: 3, threads: 2}}
+run: {{dir: {dir}, seed: 3, threads: 2, device: {device}}}
 model: {{hidden_size: 32, intermediate_size: 64, num_hidden_layers: 1, num_attention_heads: 2, num_key_value_heads: 1}}
 data: {{kind: markov, markov_states: 16, generated_tokens: 200000, val_fraction: 0.05}}
 train: {{steps: {steps}, seq_len: 32, micro_batch: 8, global_batch: 8}}
@@ -51,6 +51,8 @@ def weights(directory):
 
 
 class CliTest(unittest.TestCase):
+    device = "cpu"
+
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
@@ -58,7 +60,7 @@ class CliTest(unittest.TestCase):
 
     def tiny(self, name, steps=200, every=100):
         config = self.tmp / f"{name}.yaml"
-        config.write_text(TINY.format(dir=self.tmp / name, steps=steps, every=every))
+        config.write_text(TINY.format(dir=self.tmp / name, steps=steps, every=every, device=self.device))
         return config, self.tmp / name
 
     def start_and_wait_for_step(self, config, directory, step):
@@ -173,6 +175,19 @@ class Resume(CliTest):
         self.assertIn("master.bin", run(config, "train.steps=6", check=3).stderr)
 
 
+class ResumeOnGpu(Resume):
+    device = "cuda"
+
+    def setUp(self):
+        super().setUp()
+        config, _ = self.tiny("plan")
+        if "there is no GPU here" in run(config, "--dry-run", check=0).stdout:
+            self.skipTest("needs a GPU")
+        self.cache = self.tmp / "cache"  # the runs of a test choose the same algorithms, whatever others chose
+        os.environ["XDG_CACHE_HOME"] = str(self.cache)
+        self.addCleanup(os.environ.pop, "XDG_CACHE_HOME")
+
+
 class BadInput(CliTest):
     def refused(self, text, status, *expected, words=()):
         config = self.tmp / "bad.yaml"
@@ -183,7 +198,7 @@ class BadInput(CliTest):
         self.assertFalse((self.tmp / "out").exists(), "nothing may be written")
 
     def base(self, **changes):
-        text = TINY.format(dir=self.tmp / "out", steps=5, every=0)
+        text = TINY.format(dir=self.tmp / "out", steps=5, every=0, device="cpu")
         for old, new in changes.values():
             self.assertIn(old, text)
             text = text.replace(old, new)
