@@ -1,6 +1,7 @@
 // Causal grouped-query attention: o = softmax(scale q k^T, keys up to the query's position) v, per batch entry and
 // head. Walks tiles of keys with a running maximum and sum (FlashAttention, Dao et al. 2022); never forms seq_len x
-// seq_len. Deterministic: the same bits in every run on the same device. On CUDA head_dim is at most 256.
+// seq_len. Deterministic (the same bits in every run on the same device) unless exec.deterministic says otherwise. On
+// CUDA head_dim is at most 256.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Builds everything with CUDA in it for sm_80 and sm_90a, into build/cuda: the trainer, the C library, benches and GPU
-# tests; plans a run on a GPU that is not there; and compiles a source that includes each header of the kernels, which
-# are to stay usable from CUDA sources. Without nvcc it says so and succeeds. Needs no GPU.
+# Builds for sm_80 and sm_90a, into build/cuda, whatever has CUDA code of its own: trainer, C library, benches, tracer
+# and tests, with two of the tests that run on both devices for all; plans a run on a GPU that is not there; and
+# compiles a source that includes each header of the kernels, which are to stay usable from CUDA sources. Without nvcc
+# it says so and succeeds. Needs no GPU.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -20,8 +21,10 @@ nvcc -std=c++20 -DNDEBUG -DXCE_WITH_CUDA -Werror all-warnings -I. -Ikernels/incl
   -c "$scratch/headers.cu" -o "$scratch/headers.o"
 
 cmake --preset cuda
-targets=(xce-train xce_shared)
-for source in tests/*/*_test_cuda.cpp tools/bench_*_cuda.c*; do
+targets=(xce-train xce_shared core_device_test train_step_test)
+known=$(cmake --build --preset cuda --target help)
+grep -q xce_kernel_trace <<<"$known" && targets+=(xce_kernel_trace)  # where the toolkit has CUPTI
+for source in tests/*/*_test_cuda.cpp tools/bench_*_cuda.c{pp,u}; do
   name=$(basename "${source%.*}")
   case $source in
     tests/*) targets+=("$(basename "$(dirname "$source")")_$name") ;;

@@ -37,7 +37,7 @@ def sample(options):
     ids = [tokenizer.bos, *tokenizer.encode(options.prompt)]
     words = [options.xce_train, "--sample", find_model(options.model), "--prompt-ids", ",".join(map(str, ids)),
              "--print-ids"]
-    for name in ("tokens", "temperature", "seed", "threads"):
+    for name in ("tokens", "temperature", "seed", "threads", "device"):
         if getattr(options, name) is not None:
             words += [f"--{name}", getattr(options, name)]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True)
@@ -57,6 +57,8 @@ def parse_options(words):
     parser.add_argument("--tokens", default="100", metavar="N", help="tokens to write at most (default: 100)")
     for name in ("temperature", "seed", "threads"):
         parser.add_argument(f"--{name}", metavar="N", help="as for xce-train --sample")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"),
+                        help="where to compute; cuda with --xce-train build/cuda/bin/xce-train (default: cpu)")
     parser.add_argument("--xce-train", default=str(ROOT / "build" / "cpu" / "bin" / "xce-train"), metavar="FILE",
                         help="the program (default: build/cpu/bin/xce-train)")
     return parser.parse_args(words)

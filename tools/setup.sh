@@ -119,9 +119,9 @@ python_tools() {  # VENV REQUIREMENTS [PIP'S OPTION...]
 # what they name for Python's use (--no-deps).
 cuda_tools() {
   local nvcc include version
-  nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
-  [ -x "$nvcc" ] || fail "no nvcc in PATH or /usr/local/cuda/bin: install NVIDIA's CUDA toolkit, 12.8 or newer" \
-    "(package cuda-toolkit-13-0 of NVIDIA's package source for this system; the distribution's own is too old)"
+  nvcc=$(command -v nvcc) || fail "no nvcc in PATH: install NVIDIA's CUDA toolkit, 12.8 or newer" \
+    "(package cuda-toolkit-13-0 of NVIDIA's package source for this system; the distribution's own is too old)," \
+    "and add its bin to PATH, usually /usr/local/cuda/bin"
   version=$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
   printf '12.8\n%s\n' "$version" | sort -V -C || fail "$nvcc is of CUDA $version; 12.8 or newer is needed"
   python_tools .venv tools/requirements-cuda.txt --no-deps

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
 struct CUstream_st;  // cudaStream_t points to it
 
@@ -41,7 +42,8 @@ class CudaDevice {
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
 
-  static int count();                                        // usable devices; 0 without a driver
+  static int count();                                        // usable devices
+  static std::string why_none();                             // what CUDA says where count() is 0
   static constexpr size_t kScratchBytes = size_t{32} << 20;  // of the GEMMs; cuBLAS's own default on sm_90
   // What an H200's exec answers in workspace_bytes; nothing can be launched on it.
   static CudaExec planning_exec();

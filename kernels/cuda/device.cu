@@ -41,6 +41,17 @@ int CudaDevice::count() {
   return 0;
 }
 
+std::string CudaDevice::why_none() {
+  int devices = 0, driver = 0, runtime = 0;
+  const cudaError_t status = cudaGetDeviceCount(&devices);
+  cudaGetLastError();
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  if (driver == 0) return "no driver is installed";
+  return str(cudaGetErrorString(status), " (the driver is for CUDA ", driver / 1000, ".", driver % 1000 / 10,
+             ", this program was built with ", runtime / 1000, ".", runtime % 1000 / 10, ")");
+}
+
 CudaDevice::CudaDevice(int index) {
   XCE_CHECK(index >= 0 && index < count(), str("a CUDA device below ", count()), index);
   XCE_CUDA_CHECK(cudaSetDevice(index));

@@ -228,6 +228,7 @@ GemmChoice GemmPlans::race(CUstream_st* stream, const Gemm& g, const Plan& plan)
   for (const Entrant& entrant : entrants)
     if (const double ms = median(entrant.ms); ms < std::min(choice.ms, kTie * first_ms))
       choice.algorithm = entrant.algorithm, choice.ms = ms;
+  if (!std::isfinite(choice.first_ms)) choice.first_ms = choice.ms;  // the first answer could not run
   return choice;
 }
 
@@ -317,8 +318,10 @@ void stop_gemm_tuning(const CudaExec& exec) {
 GemmPlanCounts gemm_plan_counts(const CudaExec& exec) {
   return exec.gemm_plans->counts();
 }
-std::string gemm_plans_text(const CudaExec& exec) {
-  return cuda::to_text({machine_of(exec), exec.gemm_plans->choices()});
+std::string gemm_plans_text(const CudaExec& exec, GemmChoices which) {
+  std::map<cuda::GemmShape, cuda::GemmChoice> choices = exec.gemm_plans->choices();
+  if (which == GemmChoices::kRaced) std::erase_if(choices, [](const auto& entry) { return !entry.second.raced; });
+  return cuda::to_text({machine_of(exec), choices});
 }
 std::string load_gemm_plans_text(const CudaExec& exec, const std::string& text, const std::string& source) {
   const cuda::GemmPlanText plans = cuda::plans_from_text(text, source);

@@ -31,8 +31,12 @@ struct GemmPlanCounts {
 };
 GemmPlanCounts gemm_plan_counts(const CudaExec& exec);
 
-// Every choice so far, loaded ones that no launch used included: kernels/cuda/gemm_plan_text.h has the format.
-std::string gemm_plans_text(const CudaExec& exec);
+// Choices so far, loaded ones that no launch used included: kernels/cuda/gemm_plan_text.h has the format.
+enum class GemmChoices {
+  kAll,    // what makes another process round alike
+  kRaced,  // without first answers, which would keep a later race from being run
+};
+std::string gemm_plans_text(const CudaExec& exec, GemmChoices which = GemmChoices::kAll);
 // From here on the text's choices hold for shapes not seen yet. Returns "", or why the text was ignored: it is of
 // another GPU, cuBLASLt or format. A damaged one is Error(kCorrupt) that names `source` and the line.
 std::string load_gemm_plans_text(const CudaExec& exec, const std::string& text, const std::string& source);

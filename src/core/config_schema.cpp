@@ -129,7 +129,8 @@ void add_data_and_train(Config& config, KeyTable& table) {
             "block: keep only each block's input and compute the rest again in backward; same result, less memory");
   table.add("train.max_minutes", &train.max_minutes, at_least(0), "stop and save after this time; 0: no limit");
   table.add("train.deterministic", &train.deterministic,
-            "true: the same bits in every run; false: cuda adds up attention's gradients in any order, which is faster "
+            "true: a run with the same gemm_plans.txt gives the same bits; false: cuda adds up attention's gradients "
+            "in any order, which is faster "
             "and takes less memory");
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "kernels/attention.h"
 #include "kernels/base/dtype.h"
 #include "kernels/base/exec.h"
 
@@ -52,8 +53,10 @@ class Device {
   virtual bool asynchronous() const = 0;  // work is enqueued, and may be captured once it has run
   virtual std::string describe() const = 0;
   virtual double peak_flops(DType dtype) const = 0;  // a second, of dense matrix products; 0: not known
-  virtual size_t used_bytes() const = 0;             // of the device's own memory, since it was opened; 0: not known
-  virtual size_t fixed_bytes() const = 0;            // what the device itself takes of it: libraries' scratch
+  // Which kernels a forward of these sizes takes, empty where there is no choice.
+  virtual std::string attention_kernels(const AttentionForward&) const { return ""; }
+  virtual size_t used_bytes() const = 0;   // of the device's own memory, since it was opened; 0: not known
+  virtual size_t fixed_bytes() const = 0;  // what the device itself takes of it: libraries' scratch
 
   // `work` only enqueues, always the same; replay() enqueues it. A GPU captures it into a graph here and now, in global
   // mode: it has run once before, and no other thread may call CUDA meanwhile.
@@ -72,6 +75,7 @@ class Device {
   // tuning, a shape seen for the first time is raced on its own operands, whose results are then garbage.
   virtual void set_tuning(bool) {}
   virtual std::string plans_text() const { return ""; }
+  virtual std::string raced_plans_text() const { return ""; }  // the raced ones alone
   // Adds the choices in `text`, which `source` names in errors; returns why they were left out, empty if they were not.
   virtual std::string load_plans(const std::string& /*text*/, const std::string& /*source*/) { return ""; }
   virtual std::string plans_summary() const { return ""; }

@@ -1,6 +1,7 @@
 // A GPU: one stream for work, one for uploads, events as marks, graphs as recordings.
 #include <cuda_runtime_api.h>
 
+#include <cctype>
 #include <string>
 
 #include "kernels/base/cuda_check.h"
@@ -54,8 +55,9 @@ class CudaMemory final : public Memory {
       cudaGetLastError();
       size_t free = 0, total = 0;
       cudaMemGetInfo(&free, &total);
-      throw Error(ErrorCode::kRuntime,
-                  str("out of GPU memory: could not allocate ", bytes, " bytes, ", free, " of ", total, " are free"));
+      throw Error(ErrorCode::kRuntime, on_host_ ? str("out of memory: could not pin ", bytes, " bytes of the host's")
+                                                : str("out of GPU memory: could not allocate ", bytes, " bytes, ", free,
+                                                      " of ", total, " are free"));
     }
     cuda::check(status, "cudaMalloc");
     set_bytes(data, 0, bytes);
@@ -131,11 +133,18 @@ size_t free_bytes_with_context(int index) {
   return free_bytes();
 }
 
-// Dense bf16 products with fp32 sums, by NVIDIA's data sheets.
+// Dense bf16 products with fp32 sums, by NVIDIA's data sheets; 0 for a card that is not listed.
 double peak_bf16_flops(const std::string& name) {
-  for (const char* hopper : {"H100", "H200", "GH200", "H800"})
-    if (name.find(hopper) != std::string::npos) return 989.4e12;
-  if (name.find("A100") != std::string::npos) return 312e12;
+  struct Card {
+    const char* name;
+    double flops;
+  };
+  for (const Card& card : {Card{"H100 PCIe", 756e12}, Card{"H100 NVL", 835e12}, Card{"H100", 989.4e12},
+                           Card{"GH200", 989.4e12}, Card{"H200", 989.4e12}, Card{"A100", 312e12}}) {
+    const size_t at = name.find(card.name), end = at + std::string(card.name).size();
+    if (at != std::string::npos && (end == name.size() || !std::isalnum(static_cast<unsigned char>(name[end]))))
+      return card.flops;
+  }
   return 0;
 }
 
@@ -168,6 +177,9 @@ class GpuDevice final : public Device {
                " GiB)");
   }
   double peak_flops(DType dtype) const override { return dtype == DType::kBf16 ? peak_bf16_flops(name_) : 0; }
+  std::string attention_kernels(const AttentionForward& args) const override {
+    return xce::attention_kernels(std::get<CudaExec>(exec_), args);
+  }
   size_t used_bytes() const override {
     const size_t now = free_bytes();
     return free_at_start_ > now ? free_at_start_ - now : 0;
@@ -191,6 +203,7 @@ class GpuDevice final : public Device {
 
   void set_tuning(bool on) override { on ? start_gemm_tuning(cuda_.exec()) : stop_gemm_tuning(cuda_.exec()); }
   std::string plans_text() const override { return gemm_plans_text(cuda_.exec()); }
+  std::string raced_plans_text() const override { return gemm_plans_text(cuda_.exec(), GemmChoices::kRaced); }
   std::string load_plans(const std::string& text, const std::string& source) override {
     return load_gemm_plans_text(cuda_.exec(), text, source);
   }
@@ -223,6 +236,9 @@ class PlanningDevice final : public Device {
   bool asynchronous() const override { return true; }
   std::string describe() const override { return "planned for an NVIDIA H200: there is no GPU here"; }
   double peak_flops(DType dtype) const override { return dtype == DType::kBf16 ? peak_bf16_flops("H200") : 0; }
+  std::string attention_kernels(const AttentionForward& args) const override {
+    return xce::attention_kernels(std::get<CudaExec>(exec_), args);
+  }
   size_t used_bytes() const override { return 0; }
   size_t fixed_bytes() const override { return CudaDevice::kScratchBytes; }
   std::unique_ptr<Recording> record(std::function<void()>) override { refuse(); }
@@ -249,8 +265,9 @@ int cuda_device_count() {
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options) {
   if (CudaDevice::count() == 0)
     throw Error(ErrorCode::kUsage,
-                "no NVIDIA GPU is visible here (nvidia-smi shows those that are); configs/demo-cpu.yaml trains without "
-                "one, run.device=cpu computes any configuration on the CPU");
+                str("no NVIDIA GPU can be used here: ", CudaDevice::why_none(),
+                    "; configs/demo-cpu.yaml trains without one, and run.device=cpu (with --sample: --device cpu) "
+                    "computes any model on the CPU"));
   return std::make_unique<GpuDevice>(options);
 }
 std::unique_ptr<Device> make_planning_device(const CudaDeviceOptions& options) {

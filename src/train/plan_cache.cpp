@@ -1,5 +1,6 @@
 #include "src/train/plan_cache.h"
 
+#include <cctype>
 #include <cstdlib>
 
 #include "kernels/base/check.h"
@@ -11,10 +12,17 @@ namespace {
 
 constexpr const char* kName = "gemm_plans.txt";
 
-void load(Device& device, const std::filesystem::path& path) {
-  if (!path_exists(path)) return;
-  const std::string why = device.load_plans(read_text_file(path), path.string());
-  if (!why.empty()) log().info("{}: not used: {}", path.string(), why);
+// Why the file was passed over, empty if it was not or is not there.
+std::string load(Device& device, const std::filesystem::path& path) {
+  return path_exists(path) ? device.load_plans(read_text_file(path), path.string()) : "";
+}
+
+// The cache's file for this kind of device.
+std::filesystem::path cache_file(const Device& device) {
+  std::string name = device.describe();
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  return user_cache_directory() / (name + "." + kName);
 }
 
 }  // namespace
@@ -25,27 +33,27 @@ std::filesystem::path user_cache_directory() {
   return {};
 }
 
-void load_plans(Device& device, const std::filesystem::path& run_directory) {
+void load_plans(Device& device, const std::filesystem::path& run_directory, UserCache cache) {
   if (!device.asynchronous()) return;
-  if (std::filesystem::path cache = user_cache_directory(); !cache.empty()) {
+  if (cache == UserCache::kUse && !user_cache_directory().empty()) {
     try {
-      load(device, cache / kName);
+      if (std::string why = load(device, cache_file(device)); !why.empty()) log().info("not used: {}", why);
     } catch (const Error& e) {
-      log().warn("{}: not used: {}", (cache / kName).string(), e.what());
+      log().warn("not used: {}", e.what());
     }
   }
-  load(device, run_directory / kName);
+  if (std::string why = load(device, run_directory / kName); !why.empty())
+    log().warn("the run's algorithms are chosen anew, so that it may round in another way from here on: {}", why);
 }
 
-void save_plans(Device& device, const std::filesystem::path& run_directory) {
+void save_plans(Device& device, const std::filesystem::path& run_directory, UserCache cache) {
   const std::string text = device.plans_text();
   if (text.empty()) return;
   write_text_file(run_directory / kName, text);
-  const std::filesystem::path cache = user_cache_directory();
-  if (cache.empty()) return;
+  if (cache == UserCache::kLeave || user_cache_directory().empty()) return;
   try {
-    make_directories(cache);
-    write_text_file(cache / kName, text);
+    make_directories(user_cache_directory());
+    write_text_file(cache_file(device), device.raced_plans_text());
   } catch (const Error& e) {
     log().warn("the choices of algorithms are not kept for other runs: {}", e.what());
   }

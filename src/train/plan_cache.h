@@ -8,11 +8,16 @@
 
 namespace xce {
 
-// Reads both, where they exist; a file of another GPU or library is passed over with a log line, a damaged one of the
-// run is kCorrupt.
-void load_plans(Device& device, const std::filesystem::path& run_directory);
-// Writes both. A cache that cannot be written is a log line.
-void save_plans(Device& device, const std::filesystem::path& run_directory);
+enum class UserCache {
+  kUse,
+  kLeave,  // a run that does not race neither takes nor gives what was raced
+};
+
+// Reads both, where they exist. A file of another GPU or library is passed over: with a log line, for the run's own a
+// warning. A damaged one of the run is kCorrupt, of the cache a warning.
+void load_plans(Device& device, const std::filesystem::path& run_directory, UserCache cache);
+// Writes every choice into the run's directory, raced ones into the cache. A cache that cannot be written is a warning.
+void save_plans(Device& device, const std::filesystem::path& run_directory, UserCache cache);
 
 // $XDG_CACHE_HOME/xce, else $HOME/.cache/xce, else empty.
 std::filesystem::path user_cache_directory();

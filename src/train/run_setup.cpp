@@ -144,6 +144,17 @@ std::string RunSetup::describe() const {
       << "checkpoint  " << mib(checkpoint_bytes()) << "\n"
       << "ranks       " << ranks_ << ", seed " << c.run.seed << "\n"
       << "device      " << device_->describe();
+  if (double peak = device_->peak_flops(c.train.precision); peak > 0)
+    out << ", peak " << static_cast<int64_t>(peak / 1e12) << " TFLOP/s";
+  AttentionForward attention{};
+  attention.qkv_stride = (c.model.num_attention_heads + 2 * c.model.num_key_value_heads) * c.model.head_dim;
+  attention.batch = c.train.micro_batch;
+  attention.seq_len = c.train.seq_len;
+  attention.heads = c.model.num_attention_heads;
+  attention.kv_heads = c.model.num_key_value_heads;
+  attention.head_dim = c.model.head_dim;
+  attention.dtype = c.train.precision;
+  if (std::string kernels = device_->attention_kernels(attention); !kernels.empty()) out << "\nattention   " << kernels;
   return out.str();
 }
 

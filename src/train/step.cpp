@@ -18,6 +18,14 @@ Step::Step(const Llama& model, ParameterSet& parameters, Communicator& world, De
   XCE_CHECK(settings.micro_batches >= 1, "micro_batches >= 1", settings.micro_batches);
 }
 
+Step::~Step() {
+  if (flights_.empty()) return;
+  try {
+    device_.synchronize();
+  } catch (const Error&) {  // whoever asked for the steps' results was told
+  }
+}
+
 const int32_t* Step::inputs(int64_t first) const {
   return inputs_.data() ? static_cast<const int32_t*>(inputs_.data()) + first : nullptr;
 }

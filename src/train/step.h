@@ -54,6 +54,10 @@ class Step {
   // Borrows all but the settings; model.prepare(seq_len) has been called.
   Step(const Llama& model, ParameterSet& parameters, Communicator& world, Device& device, const StepSettings& settings);
 
+  ~Step();  // waits for what is under way
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+
   // Bytes of the arena a step and an evaluation need: exact, from a dry run; works before anything is allocated.
   size_t plan_arena_bytes() const;
   // Bytes of this object's own arrays: token slots, weight decay table, scalars.
@@ -68,6 +72,7 @@ class Step {
   void submit(const int32_t* tokens, const int32_t* targets);
   int64_t pending() const { return static_cast<int64_t>(flights_.size() + landed_.size()); }  // results not yet taken
   bool landed() const { return !landed_.empty() || (!flights_.empty() && flights_.front().end->reached()); }
+  bool idle() const { return flights_.empty() || flights_.back().end->reached(); }  // all submitted steps are done
   StepResult take();  // the oldest pending result; waits for it
   // The next step's time begins now, if none is under way: for what the caller does before submit.
   void start_clock();

@@ -37,11 +37,12 @@ class Run {
   StopReason loop();
   bool eval_due(int64_t step) const { return config().eval.every > 0 && step % config().eval.every == 0; }
   bool save_due(int64_t step) const { return config().checkpoint.every > 0 && step % config().checkpoint.every == 0; }
-  bool may_submit() const;
+  bool may_submit();
+  UserCache user_cache() const { return config().run.tune_products ? UserCache::kUse : UserCache::kLeave; }
   void submit(Prefetcher& batches);
   StepRecord collect();
   std::optional<StopReason> stop_asked() const;
-  void check_finite() const;
+  void check_finite(const StepRecord& record) const;
   void validate(StepRecord& record, int64_t max_windows);
   void save();
   void finish();
@@ -109,8 +110,13 @@ StopReason Run::go() {
   if (setup_.dataset().validation) windows_.emplace(setup_.dataset().validation, config().train.seq_len);
   prepare(checkpoint ? &*checkpoint : nullptr);
   make_directories(directory_);
-  if (!lock_) lock_.emplace(directory_ / ".lock");
-  save_plans(setup_.device(), directory_);
+  if (!lock_) {
+    lock_.emplace(directory_ / ".lock");
+    if (path_exists(directory_ / "metrics.jsonl"))
+      throw Error(ErrorCode::kUsage,
+                  str("another process began to use ", directory_.string(), " meanwhile; call again"));
+  }
+  save_plans(setup_.device(), directory_, user_cache());
   if (checkpoint && resumed_step_ >= config().train.steps) {
     log().info("nothing left to do: all {} steps are trained", config().train.steps);
     finish();  // again: a former process may have died before or in it
@@ -132,7 +138,7 @@ void Run::prepare(const CheckpointReader* checkpoint) {
     resumed_step_ = saved_step_ = submitted_ = state_.step;
     log().info("resumed from step {}", resumed_step_);
   }
-  load_plans(setup_.device(), directory_);
+  load_plans(setup_.device(), directory_, user_cache());
   setup_.device().set_tuning(config().run.tune_products);
   setup_.prepare();
   setup_.device().set_tuning(false);
@@ -156,7 +162,7 @@ StopReason Run::loop() {
     if (setup_.step().pending() == 0) return stop.value_or(StopReason::kDone);
     StepRecord record = collect();
     bool last = record.step == config().train.steps;
-    if (!stop && !last) stop = stop_asked();
+    if (!stop && submitted_ < config().train.steps) stop = stop_asked();  // else the run ends of itself
     bool end = last || (stop && setup_.step().pending() == 0);
     if (end && stop != StopReason::kSignal)
       validate(record, 0);
@@ -165,24 +171,26 @@ StopReason Run::loop() {
     metrics_->append(record);
     if (tensorboard_) tensorboard_->append(record);
     progress.show(record);
-    check_finite();
+    check_finite(record);
     if (save_due(record.step) && !end) save();
   }
 }
 
-// The host runs ahead of a GPU, but not past a step after which weights are read: none is under way then.
-bool Run::may_submit() const {
-  const int64_t pending = submitted_ - state_.step;
+// The host runs ahead of a GPU, but not past a step after which weights are read: none is under way then. What has
+// landed is looked at first.
+bool Run::may_submit() {
+  Step& step = setup_.step();
   if (submitted_ >= config().train.steps) return false;
-  if (pending == 0) return true;
-  return setup_.device().asynchronous() && pending < Step::kSlots && !eval_due(submitted_) && !save_due(submitted_);
+  if (step.pending() == 0) return true;
+  return setup_.device().asynchronous() && step.pending() < Step::kSlots && !step.landed() && !eval_due(submitted_) &&
+         !save_due(submitted_);
 }
 
 void Run::submit(Prefetcher& batches) {
   setup_.step().start_clock();
   const Batch& batch = batches.next();
+  data_waits_ms_.push_back(setup_.step().idle() ? batches.last_wait_ms() : 0);  // else the device had work meanwhile
   setup_.step().submit(batch.tokens.data(), batch.targets.data());
-  data_waits_ms_.push_back(batches.last_wait_ms());
   ++submitted_;
 }
 
@@ -222,7 +230,9 @@ std::optional<StopReason> Run::stop_asked() const {
   return std::nullopt;
 }
 
-void Run::check_finite() const {
+void Run::check_finite(const StepRecord& record) const {
+  if (record.val_loss && !std::isfinite(*record.val_loss))
+    throw Error(ErrorCode::kNonFinite, str("the validation loss at step ", record.step, " is ", *record.val_loss));
   if (state_.skipped > config().optim.nonfinite_limit)
     throw Error(ErrorCode::kNonFinite, str("loss or gradient norm was not finite in ", state_.skipped,
                                            " steps, more than optim.nonfinite_limit ", config().optim.nonfinite_limit,
@@ -233,8 +243,6 @@ void Run::validate(StepRecord& record, int64_t max_windows) {
   if (!windows_) return;
   EvalResult result = evaluate(setup_.step(), *windows_, max_windows);
   record.val_loss = result.loss_sum / static_cast<double>(result.targets);
-  if (!std::isfinite(*record.val_loss))
-    throw Error(ErrorCode::kNonFinite, str("the validation loss at step ", record.step, " is ", *record.val_loss));
   if (config().data.kind == DataKind::kBytes) record.bits_per_byte = *record.val_loss / std::log(2.0);
 }
 

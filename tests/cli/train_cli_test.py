@@ -52,7 +52,6 @@ def weights(directory):
 
 class CliTest(unittest.TestCase):
     device = "cpu"
-
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
@@ -183,8 +182,7 @@ class ResumeOnGpu(Resume):
         config, _ = self.tiny("plan")
         if "there is no GPU here" in run(config, "--dry-run", check=0).stdout:
             self.skipTest("needs a GPU")
-        self.cache = self.tmp / "cache"  # the runs of a test choose the same algorithms, whatever others chose
-        os.environ["XDG_CACHE_HOME"] = str(self.cache)
+        os.environ["XDG_CACHE_HOME"] = str(self.tmp / "cache")  # the runs of a test choose the same algorithms
         self.addCleanup(os.environ.pop, "XDG_CACHE_HOME")
 
 

@@ -23,6 +23,7 @@ class Listener final : public Device {
 
   bool asynchronous() const override { return true; }
   std::string plans_text() const override { return text; }
+  std::string raced_plans_text() const override { return "raced " + text; }
   std::string load_plans(const std::string& plans, const std::string& source) override {
     if (damaged) throw Error(ErrorCode::kCorrupt, source + ": damaged");
     loaded.push_back(plans);
@@ -62,41 +63,52 @@ class PlanCacheTest : public ::testing::Test {
 
 TEST_F(PlanCacheTest, NothingIsThereAtFirst) {
   Listener device;
-  load_plans(device, run_);
+  load_plans(device, run_, UserCache::kUse);
   EXPECT_TRUE(device.loaded.empty());
 }
 
 TEST_F(PlanCacheTest, WhatIsSavedIsLoadedTheRunsOwnLast) {
   Listener device;
-  save_plans(device, run_);
+  save_plans(device, run_, UserCache::kUse);
   device.text = "choices of another run";
   make_directories(dir_ / "other");
-  save_plans(device, dir_ / "other");
-  load_plans(device, run_);
-  EXPECT_EQ(device.loaded, (std::vector<std::string>{"choices of another run", "choices"}));
+  save_plans(device, dir_ / "other", UserCache::kUse);
+  load_plans(device, run_, UserCache::kUse);
+  EXPECT_EQ(device.loaded, (std::vector<std::string>{"raced choices of another run", "choices"}));
+}
+
+TEST_F(PlanCacheTest, ARunThatDoesNotRaceLeavesTheCacheAlone) {
+  Listener device;
+  save_plans(device, run_, UserCache::kLeave);
+  EXPECT_FALSE(path_exists(dir_ / "cache"));
+  make_directories(dir_ / "other");
+  save_plans(device, dir_ / "other", UserCache::kUse);
+  load_plans(device, run_, UserCache::kLeave);
+  EXPECT_EQ(device.loaded, std::vector<std::string>{"choices"});
 }
 
 TEST_F(PlanCacheTest, ADeviceWithoutChoicesLeavesNoFile) {
   Listener device;
   device.text = "";
-  save_plans(device, run_);
+  save_plans(device, run_, UserCache::kUse);
   EXPECT_TRUE(std::filesystem::is_empty(run_));
   EXPECT_FALSE(path_exists(dir_ / "cache"));
 }
 
 TEST_F(PlanCacheTest, DamageInTheCacheIsPassedOverInTheRunItIsAnError) {
   Listener device;
-  save_plans(device, run_);
+  save_plans(device, run_, UserCache::kUse);
   device.damaged = true;
-  EXPECT_TRUE(test::throws_error(ErrorCode::kCorrupt, {"run", "damaged"}, [&] { load_plans(device, run_); }));
-  EXPECT_NO_THROW(load_plans(device, dir_ / "no-such-run"));
+  EXPECT_TRUE(
+      test::throws_error(ErrorCode::kCorrupt, {"run", "damaged"}, [&] { load_plans(device, run_, UserCache::kUse); }));
+  EXPECT_NO_THROW(load_plans(device, dir_ / "no-such-run", UserCache::kUse));
 }
 
 TEST_F(PlanCacheTest, ACacheThatCannotBeWrittenIsNoError) {
   write_text_file(dir_ / "cache", "a file where a directory should be");
   Listener device;
-  EXPECT_NO_THROW(save_plans(device, run_));
-  load_plans(device, run_);
+  EXPECT_NO_THROW(save_plans(device, run_, UserCache::kUse));
+  load_plans(device, run_, UserCache::kUse);
   EXPECT_EQ(device.loaded.back(), "choices");
 }
 

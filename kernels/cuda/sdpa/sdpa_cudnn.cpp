@@ -164,7 +164,7 @@ struct SdpaPlans::State {
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
     piece.backward ? add_backward(*graph, piece) : add_forward(*graph, piece);
-    const std::string what = describe(piece);
+    const std::string what = str(describe(piece), " within ", most_bytes, " bytes of workspace");
     check(graph->validate(), what.c_str());
     check(graph->build_operation_graph(handle), what.c_str());
     check(graph->create_execution_plans({fe::HeurMode_t::A}), what.c_str());
@@ -173,8 +173,7 @@ struct SdpaPlans::State {
     check(graph->build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE), what.c_str());
     int64_t bytes = 0;
     check(graph->get_workspace_size(bytes), what.c_str());
-    XCE_CHECK(static_cast<size_t>(bytes) <= most_bytes,
-              str("a plan of cuDNN for the ", what, " within ", most_bytes, " bytes of workspace"), bytes);
+    XCE_CHECK(static_cast<size_t>(bytes) <= most_bytes, str("a plan of cuDNN for the ", what), bytes);
     return graph;
   }
 
