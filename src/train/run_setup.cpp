@@ -77,17 +77,19 @@ StepSettings step_settings(const Config& config, const BatchPlan& plan) {
 
 }  // namespace
 
-RunSetup::RunSetup(Config config) : RunSetup(std::move(config), false, 0) {}
-RunSetup::RunSetup(Config config, PlanOnly plan) : RunSetup(std::move(config), true, plan.ranks) {}
+RunSetup::RunSetup(Config config, std::unique_ptr<Device> device)
+    : RunSetup(std::move(config), false, 0, std::move(device)) {}
+RunSetup::RunSetup(Config config, PlanOnly plan) : RunSetup(std::move(config), true, plan.ranks, nullptr) {}
 
-RunSetup::RunSetup(Config config, bool plan_only, int64_t ranks) : config_(std::move(config)) {
+RunSetup::RunSetup(Config config, bool plan_only, int64_t ranks, std::unique_ptr<Device> device)
+    : config_(std::move(config)) {
   if (!config_.model.init_from.empty()) take_shape_from(config_.model.init_from, config_);
   dataset_ = open_dataset(config_);
   finish_config(config_);
   world_ = make_communicator();
   ranks_ = ranks > 0 ? ranks : world_->size();
   pool_ = std::make_unique<ThreadPool>(threads_of(config_));
-  device_ = open_device(config_, plan_only);
+  device_ = device ? std::move(device) : open_device(config_, plan_only);
   parameters_ = std::make_unique<ParameterSet>(config_.train.precision);
   model_ = std::make_unique<Llama>(config_.model, *parameters_);
   loader_ = std::make_unique<Loader>(dataset_.train, config_.train.seq_len, static_cast<uint64_t>(config_.run.seed));

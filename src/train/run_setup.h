@@ -35,7 +35,8 @@ struct PlanOnly {
 class RunSetup {
  public:
   // kUsage and kCorrupt for what is wrong with the configuration or its files.
-  explicit RunSetup(Config config);
+  // device: where the run lives; null: what run.device names.
+  explicit RunSetup(Config config, std::unique_ptr<Device> device = nullptr);
   // For describe() alone (--dry-run): takes no memory and needs no GPU.
   RunSetup(Config config, PlanOnly plan);
 
@@ -62,7 +63,7 @@ class RunSetup {
   void prepare() { step_->prepare(); }
 
  private:
-  RunSetup(Config config, bool plan_only, int64_t ranks);
+  RunSetup(Config config, bool plan_only, int64_t ranks, std::unique_ptr<Device> device);
   CpuExec host() const { return {pool_.get()}; }
 
   Config config_;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <deque>
+#include <filesystem>
 
 #include "src/core/log.h"
 #include "src/io/checkpoint.h"
@@ -26,7 +27,8 @@ double ms_since(Clock::time_point start) {
 
 class Run {
  public:
-  explicit Run(const Config& config) : setup_(config), directory_(setup_.config().run.dir) {}
+  Run(const Config& config, std::unique_ptr<Device> device)
+      : setup_(config, std::move(device)), directory_(setup_.config().run.dir) {}
   StopReason go();
 
  private:
@@ -267,8 +269,8 @@ void Run::finish() {
 
 }  // namespace
 
-StopReason train(const Config& config) {
-  return Run(config).go();
+StopReason train(const Config& config, std::unique_ptr<Device> device) {
+  return Run(config, std::move(device)).go();
 }
 
 }  // namespace xce
