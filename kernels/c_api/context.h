@@ -1,5 +1,5 @@
 // What an xce_context holds. The part that needs CUDA is behind a few functions; CMake chooses context_cuda.cpp or
-// context_no_cuda.cpp.
+// context_nocuda.cpp.
 #pragma once
 
 #include <cstdint>
