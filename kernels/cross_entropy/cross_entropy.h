@@ -1,6 +1,6 @@
-// Cross-entropy over given logits, rows ld apart: loss, residual and gradient dlogits = g (p (1 + 2 z_loss lse) - [v =
-// y]), g = upstream / D. The loss and its options: loss.h. Nothing of size (rows, vocab) is kept beyond the caller's
-// arrays.
+// Cross-entropy over given logits, rows ld apart: loss, residual and gradient dlogits_v = s g ((S + 2 z_loss lse) p_v -
+// a_v) (1 - (z_v / cap)^2), g = upstream u / D. The loss and its options: loss.h. Nothing of size (rows, vocab) is kept
+// beyond the caller's arrays.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +28,8 @@ struct CrossEntropyForward {
   CrossEntropyInputs in;
   LossOptions options;
   LossOutputs out;
-  void* statistics = nullptr;  // (3, rows) accum_dtype, out, or null
-  void* workspace = nullptr;   // workspace_bytes(exec, args); may be null when that is 0
+  double* statistics = nullptr;  // (kLossStatistics, rows) out, or null
+  void* workspace = nullptr;     // workspace_bytes(exec, args); may be null when that is 0
   size_t workspace_size_bytes = 0;
 };
 

@@ -1,5 +1,5 @@
-// One row's arithmetic, shared by both losses and devices: which labels count, the loss from a row's statistics, the
-// reduced results.
+// One row's arithmetic, shared by both losses and devices: which rows count, a target's mass, the loss from a row's
+// statistics, its gradient's coefficients, the reduced results.
 #pragma once
 
 #include <cmath>
@@ -12,101 +12,208 @@
 
 namespace xce::loss {
 
-inline int64_t label_of(const LossTargets& targets, int64_t row) {
-  return visit_index(targets.type, [&]<class I>(std::type_identity<I>) {
-    return static_cast<int64_t>(static_cast<const I*>(targets.index)[row * targets.stride]);
-  });
+XCE_HOST_DEVICE inline int64_t label_of(const LossTargets& targets, int64_t row) {
+  const int64_t at = row * targets.stride;
+  return targets.type == IndexType::kI32 ? static_cast<const int32_t*>(targets.index)[at]
+                                         : static_cast<const int64_t*>(targets.index)[at];
 }
-XCE_HOST_DEVICE inline bool in_vocab(int64_t label, int64_t vocab_global) {
-  return label >= 0 && label < vocab_global;
+template <class A>
+XCE_HOST_DEVICE double class_weight(const LossOptions& options, int64_t label) {
+  return options.class_weights ? static_cast<double>(static_cast<const A*>(options.class_weights)[label]) : 1;
 }
-XCE_HOST_DEVICE inline bool is_valid(const LossTargets& targets, int64_t label, int64_t vocab_global) {
-  return label != targets.ignore_index && in_vocab(label, vocab_global);
+
+struct RowTarget {
+  int64_t label;  // global; kNoLabel with probabilities
+  bool valid, out_of_range;
+  double token_weight;
+};
+inline constexpr int64_t kNoLabel = -1;
+
+// Row i of the call.
+template <class A>
+XCE_HOST_DEVICE RowTarget row_target(const LossTargets& targets, const LossOptions& options, int64_t vocab_global,
+                                     int64_t i) {
+  RowTarget row{kNoLabel, true, false, 1};
+  if (!targets.probabilities) {
+    row.label = label_of(targets, i);
+    const bool wanted = row.label != targets.ignore_index, inside = row.label >= 0 && row.label < vocab_global;
+    row.valid = wanted && inside;
+    row.out_of_range = wanted && !inside;
+  }
+  if (options.token_weights) {
+    row.token_weight = static_cast<double>(static_cast<const A*>(options.token_weights)[i]);
+    row.valid = row.valid && row.token_weight != 0;
+  }
+  return row;
 }
 
 // Running results of a call; sums in fp64 and in row order, so that they depend on neither chunks nor threads.
 struct Totals {
-  int64_t n_valid = 0, out_of_range = 0;
+  int64_t n_valid = 0, out_of_range = 0, first_out_of_range = -1, n_correct = 0;
+  double weight_sum = 0;
+  double class_weights = 0;  // sum of w_v over vocab_global, where smoothing asks for it
   double loss = 0, z_loss = 0;
 };
 
-inline Totals count_rows(const LossTargets& targets, int64_t rows, int64_t vocab_global) {
-  Totals totals;
-  for (int64_t i = 0; i < rows; ++i) {
-    int64_t label = label_of(targets, i);
-    if (label == targets.ignore_index) continue;
-    ++(in_vocab(label, vocab_global) ? totals.n_valid : totals.out_of_range);
+// What row i adds to the counts.
+template <class A>
+XCE_HOST_DEVICE void count_row(Totals& totals, const LossOptions& options, const RowTarget& row, int64_t i) {
+  if (row.out_of_range) {
+    if (totals.out_of_range++ == 0) totals.first_out_of_range = i;
+  } else if (row.valid) {
+    ++totals.n_valid;
+    totals.weight_sum += row.token_weight * (row.label == kNoLabel ? 1 : class_weight<A>(options, row.label));
   }
-  return totals;
 }
 
-inline void check(const LossOptions& options) {
+// On the host; pointers into a device's memory are not read.
+inline void check(const LossTargets& targets, const LossOptions& options, const LossOutputs& out, int64_t rows,
+                  int64_t vocab) {
+  XCE_CHECK(rows == 0 || targets.index || targets.probabilities, "labels or probabilities", "neither");
+  XCE_CHECK(!targets.index || !targets.probabilities, "labels or probabilities", "both");
+  XCE_CHECK(targets.ld_probabilities == 0 || targets.ld_probabilities >= vocab, "ld_probabilities 0 or >= vocab",
+            targets.ld_probabilities);
+  XCE_CHECK(!targets.probabilities || !out.n_correct, "n_correct only with labels", "probabilities");
   XCE_CHECK(options.denominator == nullptr || options.reduction == Reduction::kMean,
             "a denominator only with reduction mean", static_cast<int>(options.reduction));
+  XCE_CHECK(std::isfinite(options.z_loss), "a finite z_loss", options.z_loss);
+  XCE_CHECK(options.label_smoothing >= 0 && options.label_smoothing <= 1, "label_smoothing in [0, 1]",
+            options.label_smoothing);
+  XCE_CHECK(std::isfinite(options.softcap) && options.softcap >= 0, "softcap 0 or positive", options.softcap);
+  XCE_CHECK(std::isfinite(options.logit_scale), "a finite logit_scale", options.logit_scale);
 }
 
-XCE_HOST_DEVICE inline double denominator(const LossOptions& options, int64_t n_valid) {
-  if (options.reduction != Reduction::kMean) return 1;
-  return options.denominator ? *options.denominator : static_cast<double>(n_valid);
+// Whether all logits of a row carry mass, and what else only some calls ask of a row's statistics.
+inline bool has_mass(const LossTargets& targets, const LossOptions& options) {
+  return targets.probabilities || options.label_smoothing != 0;
 }
+inline bool needs_argmax(const LossOutputs& out) {
+  return out.argmax || out.n_correct;
+}
+
+XCE_HOST_DEVICE inline double denominator(const LossOptions& options, const Totals& totals) {
+  if (options.reduction != Reduction::kMean) return 1;
+  return options.denominator ? *options.denominator : totals.weight_sum;
+}
+
+// What a label gives: a_v = each w_v, and at_label more where v is the label. Of probabilities: a_v = w_v (keep t_v +
+// each), at_label 0 and `total` unknown until the row's statistics are.
+struct Mass {
+  double at_label, keep, each;
+  double total;  // S
+};
+template <class A>
+XCE_HOST_DEVICE Mass mass_of(const LossOptions& options, const Totals& totals, int64_t label, int64_t vocab_global) {
+  const double keep = 1 - options.label_smoothing, each = options.label_smoothing / static_cast<double>(vocab_global);
+  if (label == kNoLabel) return {0, keep, each, 0};
+  const double at_label = class_weight<A>(options, label) * keep;
+  return {at_label, 0, each, at_label + (each != 0 ? each * totals.class_weights : 0)};
+}
+
+// A row's statistics over (a part of) its columns; see LossMergeStatistics. Empty: of no column.
+struct RowStatistics {
+  double max = -std::numeric_limits<double>::infinity();
+  double sum = 0, target = 0, mass_logits = 0, mass = 0, entropy = 0, argmax = -1;
+
+  // Joins another part's; of equal maxima the lower label stays. A part that held only NaN keeps them in its sum.
+  XCE_HOST_DEVICE void merge(const RowStatistics& other) {
+    const double top = other.max > max ? other.max : max;
+    const RowStatistics a = rebased(top), b = other.rebased(top);
+    const bool other_wins =
+        other.argmax >= 0 && (argmax < 0 || other.max > max || (other.max == max && other.argmax < argmax));
+    argmax = other_wins ? other.argmax : argmax;
+    max = top;
+    sum = a.sum + b.sum;
+    target += other.target;
+    mass_logits = a.mass_logits + b.mass_logits;
+    mass += other.mass;
+    entropy = a.entropy + b.entropy;
+  }
+  // The same relative to `top`, which is not below max.
+  XCE_HOST_DEVICE RowStatistics rebased(double top) const {
+    RowStatistics r = *this;
+    if (max == top || max == -std::numeric_limits<double>::infinity()) return r;
+    const double shift = max - top, factor = exp(shift);
+    r.sum = sum * factor;
+    r.entropy = (entropy + sum * shift) * factor;
+    if (mass != 0) r.mass_logits = mass_logits + mass * shift;
+    return r;
+  }
+  XCE_HOST_DEVICE static RowStatistics load(const double* set, int64_t rows, int64_t i) {
+    return {set[i],           set[rows + i], set[2 * rows + i], set[3 * rows + i], set[4 * rows + i], set[5 * rows + i],
+            set[6 * rows + i]};
+  }
+  XCE_HOST_DEVICE void store(double* set, int64_t rows, int64_t i) const {
+    set[i] = max, set[rows + i] = sum, set[2 * rows + i] = target, set[3 * rows + i] = mass_logits;
+    set[4 * rows + i] = mass, set[5 * rows + i] = entropy, set[6 * rows + i] = argmax;
+  }
+};
 
 // One row's loss: logsum - (target - max) never forms lse - target, which cancels at large offsets.
 struct RowLoss {
-  double offset, logsum, loss, z_loss;
+  double offset, logsum, loss, z_loss, entropy;
+  int64_t argmax;
 };
-XCE_HOST_DEVICE inline RowLoss row_loss(double max, double sum, double target, double z_loss) {
-  double logsum = std::log(sum), lse = max + logsum;
-  double z = z_loss != 0 ? z_loss * lse * lse : 0;
-  return {max, logsum, logsum - (target - max) + z, z};
+XCE_HOST_DEVICE inline RowLoss row_loss(const RowStatistics& s, const Mass& mass, double token_weight, double z_loss) {
+  const double logsum = log(s.sum), lse = s.max + logsum;
+  const double total = mass.at_label == 0 && mass.keep != 0 ? s.mass : mass.total;
+  double loss = total != 0 ? total * logsum - s.mass_logits : -s.mass_logits;
+  if (mass.at_label != 0) loss -= mass.at_label * (s.target - s.max);
+  const double z = z_loss != 0 ? z_loss * lse * lse : 0;
+  return {s.max,
+          logsum,
+          token_weight * (loss + z),
+          token_weight * z,
+          logsum - s.entropy / s.sum,
+          static_cast<int64_t>(s.argmax)};
 }
 
 inline bool any(const LossOutputs& out) {
-  return out.loss || out.loss_total || out.row_loss || out.offset || out.logsum || out.z_loss || out.n_valid ||
-         out.out_of_range;
+  return out.loss || out.loss_total || out.row_loss || out.offset || out.logsum || out.z_loss || out.row_max ||
+         out.row_entropy || out.argmax || out.n_correct || out.n_valid || out.weight_sum || out.out_of_range ||
+         out.first_out_of_range;
 }
 
 // Row i's results; of a null `row`: those of an ignored one.
 template <class A>
-XCE_HOST_DEVICE void store_row(const LossOutputs& out, int64_t i, const RowLoss* row) {
-  if (out.row_loss) static_cast<A*>(out.row_loss)[i] = row ? static_cast<A>(row->loss) : A(0);
-  if (out.offset) static_cast<A*>(out.offset)[i] = row ? static_cast<A>(row->offset) : A(0);
-  if (out.logsum) static_cast<A*>(out.logsum)[i] = row ? static_cast<A>(row->logsum) : A(0);
+XCE_HOST_DEVICE void store_row(const LossOptions& options, const LossOutputs& out, int64_t i, const RowTarget& target,
+                               const RowLoss* row) {
+  const bool poisoned = target.out_of_range && options.out_of_range_is_nan;
+  auto put = [&](void* to, double value, double ignored) {
+    if (to) static_cast<A*>(to)[i] = static_cast<A>(row ? value : ignored);
+  };
+  put(out.row_loss, row ? row->loss : 0, poisoned ? std::numeric_limits<double>::quiet_NaN() : 0);
+  put(out.offset, row ? row->offset : 0, 0);
+  put(out.logsum, row ? row->logsum : 0, 0);
+  put(out.row_max, row ? row->offset : 0, 0);
+  put(out.row_entropy, row ? row->entropy : 0, 0);
+  if (out.argmax) out.argmax[i] = row ? row->argmax : -1;
 }
 
 template <class A>
 XCE_HOST_DEVICE void store_totals(const LossOutputs& out, const LossOptions& options, const Totals& totals) {
-  double d = denominator(options, totals.n_valid);
-  double loss = d == 0 ? 0 : totals.loss / d;
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  const double d = denominator(options, totals);
+  double loss = d == 0 ? (options.empty_is_nan ? kNan : 0) : totals.loss / d;
+  if (options.out_of_range_is_nan && totals.out_of_range > 0) loss = kNan;
   if (out.loss) *static_cast<A*>(out.loss) = static_cast<A>(loss);
   if (out.loss_total) *out.loss_total += loss;
   if (out.z_loss) *static_cast<A*>(out.z_loss) = static_cast<A>(d == 0 ? 0 : totals.z_loss / d);
+  if (out.n_correct) *out.n_correct = totals.n_correct;
   if (out.n_valid) *out.n_valid = totals.n_valid;
+  if (out.weight_sum) *out.weight_sum = totals.weight_sum;
   if (out.out_of_range) *out.out_of_range = totals.out_of_range;
+  if (out.first_out_of_range) *out.first_out_of_range = totals.first_out_of_range;
 }
 
-// Row i's factor of the gradient, upstream_i / D; D is not 0.
+// Row i's factor of the gradient by y, s upstream_i u_i / D; D is not 0.
 template <class A>
-XCE_HOST_DEVICE double row_upstream(const LossUpstream& upstream, Reduction reduction, double d, int64_t i) {
-  if (!upstream.gradient) return 1 / d;
-  int64_t at = reduction == Reduction::kNone ? i * upstream.stride : 0;
-  return static_cast<double>(static_cast<const A*>(upstream.gradient)[at]) / d;
+XCE_HOST_DEVICE double row_factor(const LossUpstream& upstream, const LossOptions& options, double token_weight,
+                                  double d, int64_t i) {
+  const double own = options.logit_scale * token_weight / d;
+  if (!upstream.gradient) return own;
+  const int64_t at = options.reduction == Reduction::kNone ? i * upstream.stride : 0;
+  return own * static_cast<double>(static_cast<const A*>(upstream.gradient)[at]);
 }
-
-// Rows' statistics, see LossMergeStatistics. Joins (max, sum) of another part; an empty part changes nothing, and a
-// part that held only NaN keeps them in its sum.
-struct MaxSum {
-  double max = -std::numeric_limits<double>::infinity();
-  double sum = 0;
-  void merge(double other_max, double other_sum) {
-    double top = other_max > max ? other_max : max;
-    sum = scaled(max, sum, top) + scaled(other_max, other_sum, top);
-    max = top;
-  }
-  static double scaled(double part_max, double part_sum, double top) {
-    return part_max == top || part_max == -std::numeric_limits<double>::infinity()
-               ? part_sum
-               : part_sum * std::exp(part_max - top);
-  }
-};
 
 }  // namespace xce::loss

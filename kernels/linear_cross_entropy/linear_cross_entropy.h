@@ -22,16 +22,23 @@ struct LinearCrossEntropyInputs {
   int64_t ldx = 0, ldw = 0;  // elements; 0: hidden
   int64_t shard_offset = 0;
   int64_t vocab_global = -1;  // -1: shard_offset + vocab
+  bool allow_tf32 = false;    // fp32 products of a GPU may round their operands to TF32
 };
 
 // Each may be null: its work is skipped, the others are unchanged.
 struct LinearCrossEntropyGradients {
-  void* dx = nullptr;       // (rows, hidden) packed; dtype, or accum_dtype with dx_in_accum_dtype; 0 on ignored rows
-  void* dweight = nullptr;  // (vocab, hidden) packed, accum_dtype; overwritten or, with accumulate_dweight, added to
-  void* dbias = nullptr;    // (vocab) accum_dtype; overwritten or, with accumulate_dweight, added to
+  void* dx = nullptr;       // (rows, hidden) rows ld_dx apart; dtype, or accum_dtype with dx_in_accum_dtype; 0 on
+                            // ignored rows
+  void* dweight = nullptr;  // (vocab, hidden) rows ld_dweight apart, accum_dtype; overwritten or, with
+                            // accumulate_dweight, added to
+  void* dbias = nullptr;    // (vocab) as dweight
   bool accumulate_dx = false;
   bool accumulate_dweight = false;
   bool dx_in_accum_dtype = false;  // a sharded head sums dx over its ranks before it rounds
+  // dweight and dbias of dtype, each rounded once: all rows are one chunk, which needs a larger least budget. Not with
+  // accumulate_dweight.
+  bool dweight_in_dtype = false;
+  int64_t ld_dx = 0, ld_dweight = 0;  // elements; 0: hidden
 };
 
 // The scratch of one call. The caller chooses a budget, asks workspace_bytes(exec, args) (never above the budget; a
@@ -50,7 +57,7 @@ struct LinearCrossEntropyForward {
   LossOptions options;
   LossOutputs out;
   LossWorkspace workspace;
-  void* statistics = nullptr;  // (3, rows) accum_dtype, out, or null
+  double* statistics = nullptr;  // (kLossStatistics, rows) out, or null
 };
 
 // Gradients from the residual; the logits are recomputed tile by tile (three matrix products; forward was one). On a
@@ -84,13 +91,13 @@ struct LinearCrossEntropyForwardBackward {
 struct LinearCrossEntropyBegin {
   LinearCrossEntropyForwardBackward call;
   int64_t chunk;
-  void* statistics;        // (3, chunk_rows) accum_dtype, out
+  double* statistics;      // (kLossStatistics, chunk_rows) out
   int64_t plan_vocab = 0;  // 0: in.vocab
 };
 struct LinearCrossEntropyFinish {
   LinearCrossEntropyForwardBackward call;
   int64_t chunk;
-  const void* statistics;  // (3, chunk_rows) accum_dtype, merged
+  const double* statistics;  // (kLossStatistics, chunk_rows) merged
   int64_t plan_vocab = 0;
 };
 

@@ -40,14 +40,14 @@ class Array {
   int64_t size() const { return n_; }
   DType dtype() const { return dtype_; }
   double operator[](int64_t i) const {
-    return visit_dtype(dtype_, [&]<class T>(std::type_identity<T>) {
+    return visit_loss_dtype(dtype_, [&]<class T>(std::type_identity<T>) {
       T value;
       std::memcpy(&value, bytes_.data() + kGuardBytes + i * sizeof(T), sizeof(T));
       return static_cast<double>(value);
     });
   }
   void set(int64_t i, double x) {
-    visit_dtype(dtype_, [&]<class T>(std::type_identity<T>) {
+    visit_loss_dtype(dtype_, [&]<class T>(std::type_identity<T>) {
       T value = make<T>(x);
       std::memcpy(bytes_.data() + kGuardBytes + i * sizeof(T), &value, sizeof(T));
     });
@@ -67,8 +67,8 @@ class Array {
  private:
   template <class T>
   static T make(double x) {
-    if constexpr (std::is_same_v<T, Bf16>)
-      return Bf16(static_cast<float>(x));
+    if constexpr (sizeof(T) == 2)
+      return T(static_cast<float>(x));
     else
       return static_cast<T>(x);
   }

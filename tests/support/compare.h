@@ -32,6 +32,8 @@ inline double tolerance(DType dtype) {
       return 2e-6;
     case DType::kBf16:
       return 4e-3;
+    case DType::kF16:
+      return 5e-4;
     case DType::kF64:
       return 1e-12;
   }

@@ -30,7 +30,10 @@ struct LossSetup {
   bool with_dx = true, with_dweight = true, with_dbias = true;
   bool accumulate = false;  // into dx, dweight and dbias that hold 0.5
   bool by_pointer = false;  // the mean's denominator is LossCase::divisor
-  bool dx_in_accum_dtype = false;
+  bool dx_in_accum_dtype = false, dweight_in_dtype = false;
+  int64_t pad_dx = 0, pad_dweight = 0, pad_probabilities = 0;  // extra elements between rows
+  DType probability_type = DType::kF32;                        // of LossCase::probabilities, which are rounded to it
+  bool empty_is_nan = false, out_of_range_is_nan = false;
 };
 
 // A case's device arrays and every output; `fill` poisons them anew.
@@ -44,26 +47,37 @@ class LossRun {
         weight_(padded(c.weight, c.vocab, c.hidden, s.pad_weight)),
         bias_(s.dtype, static_cast<int64_t>(c.bias.size())),
         upstream_(accum_, std::max<int64_t>(1, static_cast<int64_t>(c.upstream.size()) * s.upstream_stride)),
+        class_weights_(accum_, std::ssize(c.class_weights)),
+        token_weights_(accum_, std::ssize(c.token_weights)),
+        probabilities_(s.probability_type, c.probabilities.empty() ? 0 : c.rows * (c.vocab + s.pad_probabilities)),
         divisor_(c.divisor),
-        dx(s.dx_in_accum_dtype ? accum_ : s.dtype, c.rows * c.hidden),
-        dweight(accum_, c.vocab * c.hidden),
-        dbias(accum_, c.vocab),
+        argmax_(c.rows, -7),
+        dx(s.dx_in_accum_dtype ? accum_ : s.dtype, c.rows * (c.hidden + s.pad_dx)),
+        dweight(s.dweight_in_dtype ? s.dtype : accum_, c.vocab * (c.hidden + s.pad_dweight)),
+        dbias(dweight.dtype(), c.vocab),
         loss(accum_, 1),
         z_loss(accum_, 1),
         row_loss(accum_, c.rows),
         offset(accum_, c.rows),
-        logsum(accum_, c.rows) {
+        logsum(accum_, c.rows),
+        row_max(accum_, c.rows),
+        row_entropy(accum_, c.rows) {
+    for (size_t v = 0; v < c.class_weights.size(); ++v) class_weights_.set(v, c.class_weights[v]);
+    for (size_t i = 0; i < c.token_weights.size(); ++i) token_weights_.set(i, c.token_weights[i]);
+    for (size_t i = 0; i < c.probabilities.size(); ++i)
+      probabilities_.set(i / c.vocab * (c.vocab + s.pad_probabilities) + i % c.vocab, c.probabilities[i]);
     for (size_t v = 0; v < c.bias.size(); ++v) bias_.set(v, c.bias[v]);
     for (size_t i = 0; i < c.upstream.size(); ++i) upstream_.set(i * s.upstream_stride, c.upstream[i]);
     labels32_.assign(c.rows * s.index_stride, 1);
     labels64_.assign(c.rows * s.index_stride, 1);
-    for (int64_t i = 0; i < c.rows; ++i) {
+    for (size_t i = 0; i < c.labels.size(); ++i) {
       labels32_[i * s.index_stride] = static_cast<int32_t>(c.labels[i]);
       labels64_[i * s.index_stride] = c.labels[i];
     }
     if (s.accumulate) {
-      for (Array* a : {&dx, &dweight, &dbias})
-        for (int64_t i = 0; i < a->size(); ++i) a->set(i, 0.5);
+      for (auto [a, pad] : {std::pair{&dx, s.pad_dx}, {&dweight, s.pad_dweight}, {&dbias, int64_t{0}}})
+        for (int64_t i = 0; i < a->size(); ++i)
+          if (pad == 0 || i % (c.hidden + pad) < c.hidden) a->set(i, 0.5);
     }
   }
 
@@ -71,11 +85,7 @@ class LossRun {
     return {.x = x_.data(),
             .weight = weight_.data(),
             .bias = c_.bias.empty() ? nullptr : bias_.data(),
-            .targets = {.index = s_.index == IndexType::kI32 ? static_cast<const void*>(labels32_.data())
-                                                             : static_cast<const void*>(labels64_.data()),
-                        .type = s_.index,
-                        .stride = s_.index_stride,
-                        .ignore_index = c_.ignore_index},
+            .targets = targets(),
             .rows = c_.rows,
             .hidden = c_.hidden,
             .vocab = c_.vocab,
@@ -83,8 +93,28 @@ class LossRun {
             .ldx = s_.pad_x ? c_.hidden + s_.pad_x : 0,
             .ldw = s_.pad_weight ? c_.hidden + s_.pad_weight : 0};
   }
+  LossTargets targets() const {
+    if (!c_.probabilities.empty())
+      return {.probabilities = probabilities_.data(),
+              .probability_type = s_.probability_type,
+              .ld_probabilities = s_.pad_probabilities ? c_.vocab + s_.pad_probabilities : 0};
+    return {.index = s_.index == IndexType::kI32 ? static_cast<const void*>(labels32_.data())
+                                                 : static_cast<const void*>(labels64_.data()),
+            .type = s_.index,
+            .stride = s_.index_stride,
+            .ignore_index = c_.ignore_index};
+  }
   LossOptions options() const {
-    return {.reduction = s_.reduction, .z_loss = c_.z_loss, .denominator = s_.by_pointer ? divisor_.data() : nullptr};
+    return {.reduction = s_.reduction,
+            .z_loss = c_.z_loss,
+            .label_smoothing = c_.label_smoothing,
+            .softcap = c_.softcap,
+            .logit_scale = c_.logit_scale,
+            .class_weights = c_.class_weights.empty() ? nullptr : class_weights_.data(),
+            .token_weights = c_.token_weights.empty() ? nullptr : token_weights_.data(),
+            .denominator = s_.by_pointer ? divisor_.data() : nullptr,
+            .empty_is_nan = s_.empty_is_nan,
+            .out_of_range_is_nan = s_.out_of_range_is_nan};
   }
   LossUpstream upstream() const {
     if (c_.upstream.empty()) return {};
@@ -97,8 +127,14 @@ class LossRun {
             .offset = offset.data(),
             .logsum = logsum.data(),
             .z_loss = z_loss.data(),
+            .row_max = row_max.data(),
+            .row_entropy = with_row_results ? row_entropy.data() : nullptr,
+            .argmax = with_row_results ? argmax_.data() : nullptr,
+            .n_correct = with_row_results && c_.probabilities.empty() ? n_correct.data() : nullptr,
             .n_valid = n_valid.data(),
-            .out_of_range = out_of_range.data()};
+            .weight_sum = weight_sum.data(),
+            .out_of_range = out_of_range.data(),
+            .first_out_of_range = first_out_of_range.data()};
   }
   LinearCrossEntropyGradients gradients() {
     return {.dx = s_.with_dx ? dx.data() : nullptr,
@@ -106,7 +142,10 @@ class LossRun {
             .dbias = s_.with_dbias ? dbias.data() : nullptr,
             .accumulate_dx = s_.accumulate,
             .accumulate_dweight = s_.accumulate,
-            .dx_in_accum_dtype = s_.dx_in_accum_dtype};
+            .dx_in_accum_dtype = s_.dx_in_accum_dtype,
+            .dweight_in_dtype = s_.dweight_in_dtype,
+            .ld_dx = s_.pad_dx ? c_.hidden + s_.pad_dx : 0,
+            .ld_dweight = s_.pad_dweight ? c_.hidden + s_.pad_dweight : 0};
   }
 
   template <class Args>
@@ -156,15 +195,19 @@ class LossRun {
   const LossCase& c_;
   LossSetup s_;
   DType accum_;
-  Array x_, weight_, bias_, upstream_;
+  Array x_, weight_, bias_, upstream_, class_weights_, token_weights_, probabilities_;
   Scalar<double> divisor_;
   Vector<int32_t> labels32_;
-  Vector<int64_t> labels64_;
+  Vector<int64_t> labels64_, argmax_;
 
  public:
-  Array dx, dweight, dbias, loss, z_loss, row_loss, offset, logsum;
-  Scalar<double> loss_total{0};
-  Scalar<int64_t> n_valid{-1}, out_of_range{-1};
+  Array dx, dweight, dbias, loss, z_loss, row_loss, offset, logsum, row_max, row_entropy;
+  Scalar<double> loss_total{0}, weight_sum{-1};
+  Scalar<int64_t> n_valid{-1}, out_of_range{-1}, first_out_of_range{-7}, n_correct{-7};
+  bool with_row_results = true;  // entropy, argmax, n_correct: other kernels than without
+  int64_t argmax(int64_t i) const { return argmax_[i]; }
+  bool has_labels() const { return c_.probabilities.empty(); }
+  bool is_label(int64_t i, int64_t v) const { return has_labels() && c_.labels[i] == v; }
   bool on_gpu = false;  // of the last call
 };
 
@@ -197,35 +240,74 @@ inline std::vector<double> plus(std::vector<double> values, double start) {
   return values;
 }
 
+// Logits closer than their rounding may change places.
+inline void expect_argmax(const LossRun& got, const LossAnswer& want, DType dtype, int64_t i) {
+  if (want.argmax[i] < 0) {
+    ASSERT_EQ(got.argmax(i), -1) << "row " << i;
+    return;
+  }
+  const int64_t vocab = std::ssize(want.z) / std::ssize(want.argmax);
+  ASSERT_TRUE(got.argmax(i) >= 0 && got.argmax(i) < vocab) << "row " << i << ": " << got.argmax(i);
+  ASSERT_GE(want.z[i * vocab + got.argmax(i)], want.row_max[i] - loss_bar(dtype, 0, want.max_logit)) << "row " << i;
+}
 inline void expect_loss(const LossRun& got, const LossAnswer& want, DType dtype) {
   EXPECT_NEAR(got.loss[0], want.loss, loss_bar(dtype, want.loss, want.max_logit));
   EXPECT_NEAR(got.loss_total, want.loss, loss_bar(dtype, want.loss, want.max_logit));
   EXPECT_NEAR(got.z_loss[0], want.z_loss, loss_bar(dtype, want.z_loss, want.max_logit));
   EXPECT_EQ(got.n_valid, want.n_valid);
   EXPECT_EQ(got.out_of_range, want.out_of_range);
+  EXPECT_EQ(got.first_out_of_range, want.first_out_of_range);
+  EXPECT_NEAR(got.weight_sum, want.weight_sum, 1e-12 * std::fabs(want.weight_sum));
+  int64_t correct = 0;
   for (int64_t i = 0; i < got.row_loss.size(); ++i) {
     ASSERT_NEAR(got.row_loss[i], want.row_loss[i], loss_bar(dtype, want.row_loss[i], want.max_logit)) << "row " << i;
     ASSERT_NEAR(got.offset[i] + got.logsum[i], want.lse[i], loss_bar(dtype, want.lse[i], want.max_logit))
         << "row " << i;
+    ASSERT_NEAR(got.row_max[i], want.row_max[i], loss_bar(dtype, want.row_max[i], want.max_logit)) << "row " << i;
+    if (!got.with_row_results) continue;
+    ASSERT_NEAR(got.row_entropy[i], want.entropy[i], loss_bar(dtype, want.entropy[i], want.max_logit)) << "row " << i;
+    ASSERT_NO_FATAL_FAILURE(expect_argmax(got, want, dtype, i));
+    correct += want.argmax[i] >= 0 && got.is_label(i, got.argmax(i)) ? 1 : 0;
+  }
+  if (got.with_row_results && got.has_labels()) {
+    EXPECT_EQ(got.n_correct, correct);
   }
 }
 // Of sums over rows. The CPU keeps the logits' gradients of bf16 calls in fp32; a GPU rounds them first, and where rows
 // cancel the sum shows it.
 inline double weight_gradient_bar(DType dtype, bool on_gpu, double max_logit) {
-  return on_gpu && dtype == DType::kBf16 ? 2 * gradient_bar(dtype, max_logit)
-                                         : gradient_bar(accum_dtype(dtype), max_logit);
+  return on_gpu && size_of(dtype) == 2 ? 2 * gradient_bar(dtype, max_logit)
+                                       : gradient_bar(accum_dtype(dtype), max_logit);
+}
+// Rows of `cols` values, `pad` more between them, that must still be NaN.
+inline ::testing::AssertionResult close_rows(const Array& got, const std::vector<double>& want, int64_t cols,
+                                             int64_t pad, double bar) {
+  if (!got.guards_intact()) return ::testing::AssertionFailure() << "bytes outside the array were written";
+  std::vector<double> values;
+  for (int64_t i = 0; i < got.size(); ++i) {
+    if (i % (cols + pad) < cols)
+      values.push_back(got[i]);
+    else if (!std::isnan(got[i]))
+      return ::testing::AssertionFailure() << "padding was written at " << i;
+  }
+  const double error = relative_l2(values, want);
+  if (error <= bar) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "relative L2 error " << error << " > " << bar;
 }
 inline void expect_gradients(const LossRun& got, const LossAnswer& want, const LossSetup& s) {
-  double bar = gradient_bar(s.dtype, want.max_logit), start = s.accumulate ? 0.5 : 0;
-  double weight_bar = weight_gradient_bar(s.dtype, got.on_gpu, want.max_logit);
+  const double bar = gradient_bar(s.dtype, want.max_logit), start = s.accumulate ? 0.5 : 0;
+  const double weight_bar = weight_gradient_bar(s.dtype, got.on_gpu, want.max_logit);
+  const double dweight_bar = s.dweight_in_dtype ? std::max(bar, weight_bar) : weight_bar;
+  const int64_t hidden = got.inputs().hidden;
   if (s.with_dx) {
-    EXPECT_TRUE(close(got.dx, plus(want.dx, start), s.dx_in_accum_dtype ? weight_bar : bar)) << "dx";
+    EXPECT_TRUE(close_rows(got.dx, plus(want.dx, start), hidden, s.pad_dx, s.dx_in_accum_dtype ? weight_bar : bar))
+        << "dx";
   }
   if (s.with_dweight) {
-    EXPECT_TRUE(close(got.dweight, plus(want.dweight, start), weight_bar)) << "dweight";
+    EXPECT_TRUE(close_rows(got.dweight, plus(want.dweight, start), hidden, s.pad_dweight, dweight_bar)) << "dweight";
   }
   if (s.with_dbias) {
-    EXPECT_TRUE(close(got.dbias, plus(want.dbias, start), weight_bar)) << "dbias";
+    EXPECT_TRUE(close(got.dbias, plus(want.dbias, start), dweight_bar)) << "dbias";
   }
 }
 

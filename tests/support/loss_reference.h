@@ -1,6 +1,7 @@
 // The losses by their definitions: plain fp64 loops over whole matrices, sharing nothing with the kernels.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -13,66 +14,111 @@ struct LossCase {
   int64_t rows = 0, hidden = 0, vocab = 0;
   std::vector<double> x, weight, bias;  // bias empty: none
   std::vector<int64_t> labels;
+  std::vector<double> probabilities;  // (rows, vocab) instead of labels; empty: labels
   int64_t ignore_index = -100;
+  std::vector<double> class_weights, token_weights;  // empty: 1
+  double label_smoothing = 0, softcap = 0, logit_scale = 1;
   double z_loss = 0;
   double divisor = 0;            // of the loss; 0 with own_mean false: loss and gradients are zero
-  bool own_mean = true;          // divide by the number of valid rows instead
+  bool own_mean = true;          // divide by the weight sum instead
   std::vector<double> upstream;  // empty: 1; one value: all rows; else per row
 
-  bool valid(int64_t i) const { return labels[i] != ignore_index && labels[i] >= 0 && labels[i] < vocab; }
+  double class_weight(int64_t v) const { return class_weights.empty() ? 1 : class_weights[v]; }
+  double token_weight(int64_t i) const { return token_weights.empty() ? 1 : token_weights[i]; }
+  bool out_of_range(int64_t i) const {
+    return probabilities.empty() && labels[i] != ignore_index && (labels[i] < 0 || labels[i] >= vocab);
+  }
+  bool valid(int64_t i) const {
+    if (token_weight(i) == 0) return false;
+    return !probabilities.empty() || (labels[i] != ignore_index && labels[i] >= 0 && labels[i] < vocab);
+  }
+  // a_v
+  double mass(int64_t i, int64_t v) const {
+    const double e = label_smoothing, share = e / static_cast<double>(vocab);
+    if (!probabilities.empty()) return class_weight(v) * ((1 - e) * probabilities[i * vocab + v] + share);
+    return (v == labels[i] ? class_weight(v) * (1 - e) : 0) + share * class_weight(v);
+  }
 };
 
 struct LossAnswer {
-  double loss = 0, z_loss = 0;  // reduced
-  std::vector<double> row_loss, lse, dx, dweight, dbias, dlogits;
-  int64_t n_valid = 0, out_of_range = 0;
+  double loss = 0, z_loss = 0;                                                          // reduced
+  std::vector<double> z, row_loss, lse, row_max, entropy, dx, dweight, dbias, dlogits;  // z after scale and softcap
+  std::vector<int64_t> argmax;
+  int64_t n_valid = 0, out_of_range = 0, first_out_of_range = -1, n_correct = 0;
+  double weight_sum = 0;
   double max_logit = 0;  // largest |z|
 };
 
+// Of the linear head, before scale and softcap.
 inline std::vector<double> reference_logits(const LossCase& c) {
-  std::vector<double> z(c.rows * c.vocab);
+  std::vector<double> y(c.rows * c.vocab);
   for (int64_t i = 0; i < c.rows; ++i) {
     for (int64_t v = 0; v < c.vocab; ++v) {
       double s = c.bias.empty() ? 0 : c.bias[v];
       for (int64_t h = 0; h < c.hidden; ++h) s += c.x[i * c.hidden + h] * c.weight[v * c.hidden + h];
-      z[i * c.vocab + v] = s;
+      y[i * c.vocab + v] = s;
     }
   }
-  return z;
+  return y;
+}
+
+// Row i of the answer from its logits z after scale and softcap; d the denominator, not 0.
+inline void reference_row(const LossCase& c, int64_t i, const std::vector<double>& z, double d, LossAnswer& a) {
+  double top = -std::numeric_limits<double>::infinity();
+  for (double value : z) top = std::fmax(top, value);
+  long double sum = 0, ce = 0;
+  for (double value : z) sum += std::exp(value - top);
+  const double logsum = static_cast<double>(std::log(sum)), lse = top + logsum;
+  double mass = 0, entropy = 0;
+  for (int64_t v = 0; v < c.vocab; ++v) {
+    const double p = std::exp(z[v] - top) / static_cast<double>(sum), m = c.mass(i, v);
+    mass += m;
+    if (m != 0) ce += m * ((top - z[v]) + logsum);
+    if (p > 0) entropy -= p * ((z[v] - top) - logsum);
+    if (a.argmax[i] < 0 || z[v] > z[a.argmax[i]]) a.argmax[i] = v;
+  }
+  const double z_loss = c.z_loss == 0 ? 0 : c.z_loss * lse * lse;
+  a.lse[i] = lse;
+  a.row_max[i] = top;
+  a.entropy[i] = entropy;
+  a.row_loss[i] = c.token_weight(i) * (static_cast<double>(ce) + z_loss);
+  if (c.probabilities.empty() && a.argmax[i] == c.labels[i]) ++a.n_correct;
+  if (d == 0) return;
+  a.loss += a.row_loss[i] / d;
+  a.z_loss += c.token_weight(i) * z_loss / d;
+  const double up = c.upstream.empty() ? 1 : c.upstream.size() == 1 ? c.upstream[0] : c.upstream[i];
+  for (int64_t v = 0; v < c.vocab; ++v) {
+    const double p = std::exp(z[v] - top) / static_cast<double>(sum);
+    const double slope = c.softcap == 0 ? 1 : 1 - (z[v] / c.softcap) * (z[v] / c.softcap);
+    const double extra = c.z_loss == 0 ? 0 : 2 * c.z_loss * lse * p;
+    a.dlogits[i * c.vocab + v] = c.logit_scale * up * c.token_weight(i) / d * (mass * p - c.mass(i, v) + extra) * slope;
+    if (std::isfinite(z[v])) a.max_logit = std::fmax(a.max_logit, std::fabs(z[v]));
+  }
 }
 
 // From given logits: everything but dx, dweight and dbias.
-inline LossAnswer reference_cross_entropy(const LossCase& c, const std::vector<double>& z) {
+inline LossAnswer reference_cross_entropy(const LossCase& c, const std::vector<double>& y) {
   LossAnswer a;
-  a.row_loss.assign(c.rows, 0);
-  a.lse.assign(c.rows, 0);
+  for (auto* row : {&a.row_loss, &a.lse, &a.row_max, &a.entropy}) row->assign(c.rows, 0);
+  a.argmax.assign(c.rows, -1);
   a.dlogits.assign(c.rows * c.vocab, 0);
+  a.z.assign(c.rows * c.vocab, 0);
   for (int64_t i = 0; i < c.rows; ++i) {
-    if (c.valid(i)) ++a.n_valid;
-    if (!c.valid(i) && c.labels[i] != c.ignore_index) ++a.out_of_range;
+    if (c.out_of_range(i) && a.out_of_range++ == 0) a.first_out_of_range = i;
+    if (!c.valid(i)) continue;
+    ++a.n_valid;
+    a.weight_sum += c.token_weight(i) * (c.probabilities.empty() ? c.class_weight(c.labels[i]) : 1);
   }
-  double d = c.own_mean ? static_cast<double>(a.n_valid) : c.divisor;
+  const double d = c.own_mean ? a.weight_sum : c.divisor;
   for (int64_t i = 0; i < c.rows; ++i) {
-    if (!c.valid(i) || d == 0) continue;
-    const double* row = &z[i * c.vocab];
-    double top = row[0];
-    for (int64_t v = 0; v < c.vocab; ++v) top = std::fmax(top, row[v]);
-    long double sum = 0;
-    for (int64_t v = 0; v < c.vocab; ++v) sum += std::exp(row[v] - top);
-    double logsum = static_cast<double>(std::log(sum));
-    a.lse[i] = top + logsum;
-    double z_loss = c.z_loss == 0 ? 0 : c.z_loss * a.lse[i] * a.lse[i];
-    a.row_loss[i] = (top - row[c.labels[i]]) + logsum + z_loss;
-    a.loss += a.row_loss[i] / d;
-    a.z_loss += z_loss / d;
-    double up = c.upstream.empty() ? 1 : c.upstream.size() == 1 ? c.upstream[0] : c.upstream[i];
+    if (!c.valid(i)) continue;
+    std::vector<double> z(c.vocab);
     for (int64_t v = 0; v < c.vocab; ++v) {
-      double p = std::exp(row[v] - top) / static_cast<double>(sum);
-      double one = v == c.labels[i] ? 1 : 0;
-      double extra = c.z_loss == 0 ? 0 : 2 * c.z_loss * a.lse[i] * p;
-      a.dlogits[i * c.vocab + v] = up / d * (p - one + extra);
-      if (std::isfinite(row[v])) a.max_logit = std::fmax(a.max_logit, std::fabs(row[v]));
+      const double scaled = c.logit_scale * y[i * c.vocab + v];
+      z[v] = c.softcap == 0 ? scaled : c.softcap * std::tanh(scaled / c.softcap);
     }
+    std::copy(z.begin(), z.end(), a.z.begin() + i * c.vocab);
+    reference_row(c, i, z, d, a);
   }
   return a;
 }
