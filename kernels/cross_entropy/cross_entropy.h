@@ -28,7 +28,7 @@ struct CrossEntropyForward {
   CrossEntropyInputs in;
   LossOptions options;
   LossOutputs out;
-  double* statistics = nullptr;  // (kLossStatistics, rows) out, or null
+  double* statistics = nullptr;  // (kLossStatistics, rows) out, entropy and argmax included; or null
   void* workspace = nullptr;     // workspace_bytes(exec, args); may be null when that is 0
   size_t workspace_size_bytes = 0;
 };

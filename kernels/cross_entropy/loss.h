@@ -87,7 +87,7 @@ struct LossCount {
 //   max m over the part (-inf: empty); sum of exp(z - m); z_y where the part holds the label, else 0;
 //   of the mass that smoothing or probabilities give (else 0): sum of a_v (z_v - m) and sum of a_v, over a_v != 0;
 //   where the entropy is asked for (else 0) sum of exp(z - m) (z - m); where argmax or n_correct is, its label (else
-//   -1)
+//   -1). A Forward's statistics have both.
 // Merges `count` such sets, in order; ignored rows hold an empty set and stay empty. All ranks must ask for the same.
 inline constexpr int64_t kLossStatistics = 7;
 struct LossMergeStatistics {

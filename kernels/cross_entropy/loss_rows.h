@@ -83,12 +83,14 @@ inline void check(const LossTargets& targets, const LossOptions& options, const 
   XCE_CHECK(std::isfinite(options.logit_scale), "a finite logit_scale", options.logit_scale);
 }
 
-// Whether all logits of a row carry mass, and what else only some calls ask of a row's statistics.
-inline bool has_mass(const LossTargets& targets, const LossOptions& options) {
-  return targets.probabilities || options.label_smoothing != 0;
-}
-inline bool needs_argmax(const LossOutputs& out) {
-  return out.argmax || out.n_correct;
+// What only some calls ask of a row's statistics: mass at all of its logits, its entropy, the label of its maximum.
+struct Extras {
+  bool mass, entropy, argmax;
+  bool any() const { return mass || entropy || argmax; }
+};
+inline Extras extras_of(const LossTargets& targets, const LossOptions& options, const LossOutputs& out) {
+  return {targets.probabilities || options.label_smoothing != 0, out.row_entropy != nullptr,
+          out.argmax || out.n_correct};
 }
 
 XCE_HOST_DEVICE inline double denominator(const LossOptions& options, const Totals& totals) {
@@ -147,6 +149,14 @@ struct RowStatistics {
     set[i] = max, set[rows + i] = sum, set[2 * rows + i] = target, set[3 * rows + i] = mass_logits;
     set[4 * rows + i] = mass, set[5 * rows + i] = entropy, set[6 * rows + i] = argmax;
   }
+};
+
+// Statistics of a chunk's rows in a block of sets of `rows` rows: row i of the chunk is row first + i there.
+struct StatisticsView {
+  double* data;
+  int64_t rows, first;
+  XCE_HOST_DEVICE RowStatistics load(int64_t i) const { return RowStatistics::load(data, rows, first + i); }
+  XCE_HOST_DEVICE void store(int64_t i, const RowStatistics& s) const { s.store(data, rows, first + i); }
 };
 
 // One row's loss: logsum - (target - max) never forms lse - target, which cancels at large offsets.

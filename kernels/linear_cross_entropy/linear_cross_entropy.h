@@ -57,7 +57,7 @@ struct LinearCrossEntropyForward {
   LossOptions options;
   LossOutputs out;
   LossWorkspace workspace;
-  double* statistics = nullptr;  // (kLossStatistics, rows) out, or null
+  double* statistics = nullptr;  // (kLossStatistics, rows) out, entropy and argmax included; or null
 };
 
 // Gradients from the residual; the logits are recomputed tile by tile (three matrix products; forward was one). On a
