@@ -28,6 +28,9 @@ struct LossTargets {
   const void* probabilities = nullptr;   // (rows, vocab) probability_type, of the columns here
   DType probability_type = DType::kF32;  // any
   int64_t ld_probabilities = 0;          // elements; 0: vocab
+  // (rows) sum of a_v over the whole vocabulary, the fifth array of merged statistics: with probabilities a shard's
+  // Backward needs it, because the residual does not tell; elsewhere null, or else used instead of summing.
+  const double* probability_mass = nullptr;
 };
 
 struct LossOptions {

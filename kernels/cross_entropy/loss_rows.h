@@ -71,6 +71,8 @@ inline void check(const LossTargets& targets, const LossOptions& options, const 
                   int64_t vocab) {
   XCE_CHECK(rows == 0 || targets.index || targets.probabilities, "labels or probabilities", "neither");
   XCE_CHECK(!targets.index || !targets.probabilities, "labels or probabilities", "both");
+  XCE_CHECK(!targets.probabilities || targets.ignore_index == LossTargets{}.ignore_index,
+            "ignore_index only with labels (token weights of 0 ignore rows of probabilities)", targets.ignore_index);
   XCE_CHECK(targets.ld_probabilities == 0 || targets.ld_probabilities >= vocab, "ld_probabilities 0 or >= vocab",
             targets.ld_probabilities);
   XCE_CHECK(!targets.probabilities || !out.n_correct, "n_correct only with labels", "probabilities");
@@ -81,6 +83,14 @@ inline void check(const LossTargets& targets, const LossOptions& options, const 
             options.label_smoothing);
   XCE_CHECK(std::isfinite(options.softcap) && options.softcap >= 0, "softcap 0 or positive", options.softcap);
   XCE_CHECK(std::isfinite(options.logit_scale), "a finite logit_scale", options.logit_scale);
+}
+
+// A backward from a residual; the sums of a shard's own probabilities would be wrong in silence.
+inline void check_backward(const LossTargets& targets, bool whole_vocab, const void* offset, const void* logsum,
+                           int64_t rows) {
+  XCE_CHECK(rows == 0 || (offset && logsum), "the forward's residual", "null");
+  XCE_CHECK(rows == 0 || !targets.probabilities || whole_vocab || targets.probability_mass,
+            "probability_mass with a shard's probabilities", "null");
 }
 
 // What only some calls ask of a row's statistics: mass at all of its logits, its entropy, the label of its maximum.

@@ -61,7 +61,7 @@ class ChunkLoops {
     const Call call = call_of(args);
     const Plan plan = plan_of(exec, args);
     check(call, plan);
-    XCE_CHECK(args.in.rows == 0 || (args.offset && args.logsum), "the forward's residual", "null");
+    check_backward(args.in.targets, is_whole_vocab(args.in), args.offset, args.logsum, args.in.rows);
     each_chunk(exec, call, plan, extras_of(call), [&](auto& chunk) {
       chunk.use_residual(args.offset, args.logsum);
       chunk.gradients();
@@ -152,9 +152,12 @@ class ChunkLoops {
     XCE_CHECK(call.workspace.size_bytes >= needed, str("a workspace of ", needed, " bytes"), call.workspace.size_bytes);
   }
 
+  static bool is_whole_vocab(const LinearCrossEntropyInputs& in) {
+    return in.shard_offset == 0 && in.vocab_global <= in.vocab;
+  }
   // Losses of a call that sees one shard alone would be wrong in silence.
   static void check_whole_vocab(const LinearCrossEntropyInputs& in) {
-    XCE_CHECK(in.shard_offset == 0 && in.vocab_global <= in.vocab,
+    XCE_CHECK(is_whole_vocab(in),
               "the whole vocabulary, or a shard's Begin, Finish and statistics",
               str("a shard of ", in.vocab_global, " labels"));
   }
