@@ -17,7 +17,21 @@ void check(cublasStatus_t status, const char* call) {
 }
 
 cudaDataType_t data_type(DType dtype) {
-  return dtype == DType::kBf16 ? CUDA_R_16BF : dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_64F;
+  switch (dtype) {
+    case DType::kF32:
+      return CUDA_R_32F;
+    case DType::kBf16:
+      return CUDA_R_16BF;
+    case DType::kF64:
+      return CUDA_R_64F;
+    case DType::kF16:
+      return CUDA_R_16F;
+  }
+  throw Error(ErrorCode::kRuntime, str("expected a DType, got ", static_cast<int>(dtype)));
+}
+cublasComputeType_t compute_type(const GemmShape& g) {
+  if (g.in == DType::kF64) return CUBLAS_COMPUTE_64F;
+  return g.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
 // The power of two up to 16 that divides every pointer: what the kernels of cuBLASLt distinguish.
@@ -39,12 +53,10 @@ struct Layout {
 struct Operation {
   cublasLtMatmulDesc_t handle = nullptr;
   explicit Operation(const GemmShape& g) {
-    bool fp64 = g.in == DType::kF64;
-    check(cublasLtMatmulDescCreate(&handle, fp64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
-                                   fp64 ? CUDA_R_64F : CUDA_R_32F),
-          "cublasLtMatmulDescCreate");
+    check(cublasLtMatmulDescCreate(&handle, compute_type(g), data_type(accum_dtype(g.in))), "cublasLtMatmulDescCreate");
     set(CUBLASLT_MATMUL_DESC_TRANSA, g.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, g.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (g.has_alpha) set(CUBLASLT_MATMUL_DESC_POINTER_MODE, CUBLASLT_POINTER_MODE_DEVICE);
   }
   ~Operation() { cublasLtMatmulDescDestroy(handle); }
   Operation(const Operation&) = delete;
@@ -86,6 +98,8 @@ GemmShape shape_of(const Gemm& g) {
           .trans_b = g.trans_b,
           .in = g.in,
           .out = g.out,
+          .tf32 = g.allow_tf32 && g.in == DType::kF32,
+          .has_alpha = g.alpha != nullptr,
           .addend = !g.addend         ? 0
                     : g.addend == g.c ? 1
                                       : 2,
@@ -131,8 +145,14 @@ struct GemmPlans::Plan {
 
 GemmPlans::GemmPlans() {
   check(cublasLtCreate(&handle_), "cublasLtCreate");
-  cudaError_t status = cudaMalloc(&scratch_, CudaDevice::kScratchBytes);
-  if (status != cudaSuccess) cublasLtDestroy(handle_);
+  constexpr float kConstants[] = {0, 1};  // behind the scratch, which products may write to
+  cudaError_t status = cudaMalloc(&scratch_, CudaDevice::kScratchBytes + sizeof(kConstants));
+  if (status == cudaSuccess) {
+    void* constants = static_cast<char*>(scratch_) + CudaDevice::kScratchBytes;
+    status = cudaMemcpy(constants, kConstants, sizeof(kConstants), cudaMemcpyHostToDevice);
+    constants_ = static_cast<const float*>(constants);
+  }
+  if (status != cudaSuccess) cudaFree(scratch_), cublasLtDestroy(handle_);
   cuda::check(status, "cudaMalloc of the GEMMs' scratch");
 }
 
@@ -167,11 +187,14 @@ std::vector<GemmAlgorithm> GemmPlans::answers(const Plan& plan, const GemmShape&
 
 cublasStatus_t GemmPlans::enqueue(CUstream_st* stream, const Gemm& g, const Plan& plan,
                                   const GemmAlgorithm& algorithm) const {
-  const float one = 1, zero = 0;
-  const double one64 = 1, zero64 = 0;
+  constexpr float kHost[] = {0, 1};
+  constexpr double kHost64[] = {0, 1};
   const bool fp64 = g.in == DType::kF64;
-  const void* alpha = fp64 ? static_cast<const void*>(&one64) : &one;
-  const void* beta = !g.addend ? (fp64 ? static_cast<const void*>(&zero64) : &zero) : alpha;
+  auto constant = [&](int value) -> const void* {  // where alpha and beta are read: both on the host or the device
+    return g.alpha ? constants_ + value : fp64 ? static_cast<const void*>(kHost64 + value) : kHost + value;
+  };
+  const void* alpha = g.alpha ? g.alpha : constant(1);
+  const void* beta = constant(g.addend ? 1 : 0);
   const cublasLtMatmulAlgo_t algo = to_cublas(algorithm);
   // Some kernels write to the scratch though they report that they need none, so all of it is given.
   return cublasLtMatmul(handle_, plan.operation.handle, alpha, g.b, plan.a.handle, g.a, plan.b.handle, beta,
@@ -254,6 +277,7 @@ GemmPlans::Plan& GemmPlans::plan_for(CUstream_st* stream, const Gemm& g) {
 void GemmPlans::run(CUstream_st* stream, const Gemm& g) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   XCE_CHECK(std::max({g.m, g.n, g.k}) <= kMax, "sides of a matrix product below 2^31", std::max({g.m, g.n, g.k}));
+  XCE_CHECK(!g.alpha || g.in != DType::kF64, "a factor of a product of fp32 or narrower", name_of(g.in));
   const Plan& plan = plan_for(stream, g);
   check(enqueue(stream, g, plan, plan.choice.algorithm), "cublasLtMatmul");
 }

@@ -1,5 +1,5 @@
 // The algorithms chosen for matrix products as text, from which another process chooses the same ones:
-//   xce gemm plans 1
+//   xce gemm plans 2
 //   machine <GPU, its compute capability and size, cuBLASLt's version>
 //   <shape> chosen raced ms <its> first_ms <of cuBLASLt's first answer> algorithm <hex>
 //   <shape> chosen first algorithm <hex>
@@ -26,8 +26,10 @@ struct GemmShape {
   int64_t m, n, k, lda, ldb, ldc;
   bool trans_a, trans_b;
   DType in, out;
-  int addend;     // 0 none, 1 in place, 2 apart
-  int alignment;  // of every pointer: a power of two, at most 16
+  bool tf32;       // operands rounded to TF32
+  bool has_alpha;  // a factor on the device
+  int addend;      // 0 none, 1 in place, 2 apart
+  int alignment;   // of every pointer: a power of two, at most 16
   auto operator<=>(const GemmShape&) const = default;
 };
 
@@ -49,13 +51,14 @@ inline std::string describe(const GemmShape& s) {
   constexpr const char* kAddends[] = {"none", "in_place", "apart"};
   return str("m ", s.m, " n ", s.n, " k ", s.k, " lda ", s.lda, " ldb ", s.ldb, " ldc ", s.ldc, " a ",
              s.trans_a ? "transposed" : "plain", " b ", s.trans_b ? "transposed" : "plain", " in ", name_of(s.in),
-             " out ", name_of(s.out), " addend ", kAddends[s.addend], " align ", s.alignment);
+             " out ", name_of(s.out), " compute ", s.tf32 ? "tf32" : "plain", " alpha ", s.has_alpha ? "device" : "one",
+             " addend ", kAddends[s.addend], " align ", s.alignment);
 }
 
 namespace gemm_plan_text {
 
 constexpr std::string_view kFirstLine = "xce gemm plans ";
-constexpr std::string_view kVersion = "1";
+constexpr std::string_view kVersion = "2";
 
 inline uint64_t fnv1a(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325u;
@@ -110,13 +113,15 @@ class Line {
 
 inline GemmShape read_shape(Line& line) {
   constexpr std::array<const char*, 2> kSides = {"plain", "transposed"};
-  constexpr std::array<const char*, 3> kTypes = {"fp32", "bf16", "fp64"};  // in DType's order
+  constexpr std::array<const char*, 4> kTypes = {"fp32", "bf16", "fp64", "fp16"};  // in DType's order
+  constexpr std::array<const char*, 2> kComputes = {"plain", "tf32"}, kAlphas = {"one", "device"};
   constexpr std::array<const char*, 3> kAddends = {"none", "in_place", "apart"};
   GemmShape s{};
   s.m = line.number<int64_t>("m"), s.n = line.number<int64_t>("n"), s.k = line.number<int64_t>("k");
   s.lda = line.number<int64_t>("lda"), s.ldb = line.number<int64_t>("ldb"), s.ldc = line.number<int64_t>("ldc");
   s.trans_a = line.one_of("a", kSides) == 1, s.trans_b = line.one_of("b", kSides) == 1;
   s.in = static_cast<DType>(line.one_of("in", kTypes)), s.out = static_cast<DType>(line.one_of("out", kTypes));
+  s.tf32 = line.one_of("compute", kComputes) == 1, s.has_alpha = line.one_of("alpha", kAlphas) == 1;
   s.addend = line.one_of("addend", kAddends);
   s.alignment = line.number<int>("align");
   return s;

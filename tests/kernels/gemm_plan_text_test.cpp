@@ -22,6 +22,8 @@ GemmPlanText sample() {
                   .trans_b = true,
                   .in = DType::kBf16,
                   .out = DType::kF32,
+                  .tf32 = false,
+                  .has_alpha = false,
                   .addend = 0,
                   .alignment = 16};
   GemmChoice choice{.algorithm = {}, .raced = true, .ms = 6.29042, .first_ms = 6.61713};
@@ -35,6 +37,21 @@ GemmPlanText sample() {
   return plans;
 }
 
+// Shapes that differ from one of sample()'s in what is multiplied and how, each with an algorithm of its own.
+GemmPlanText products() {
+  GemmPlanText plans{.machine = "Some GPU", .choices = {}};
+  GemmShape shape = sample().choices.begin()->first;
+  auto add = [&](DType in, DType out, bool tf32, bool has_alpha) {
+    shape.in = in, shape.out = out, shape.tf32 = tf32, shape.has_alpha = has_alpha;
+    plans.choices[shape].algorithm.fill(static_cast<unsigned char>(plans.choices.size()));
+  };
+  for (bool has_alpha : {false, true}) {
+    add(DType::kF16, DType::kF32, false, has_alpha), add(DType::kF16, DType::kF16, false, has_alpha);
+    add(DType::kF32, DType::kF32, false, has_alpha), add(DType::kF32, DType::kF32, true, has_alpha);
+  }
+  return plans;
+}
+
 std::string replaced(std::string text, const std::string& what, const std::string& by) {
   const size_t at = text.find(what);
   EXPECT_NE(at, std::string::npos) << what;
@@ -42,7 +59,7 @@ std::string replaced(std::string text, const std::string& what, const std::strin
 }
 
 TEST(GemmPlanText, RestoresEveryChoice) {
-  for (const GemmPlanText& plans : {sample(), GemmPlanText{.machine = "none yet", .choices = {}}}) {
+  for (const GemmPlanText& plans : {sample(), products(), GemmPlanText{.machine = "none yet", .choices = {}}}) {
     const std::string text = to_text(plans);
     const GemmPlanText read = plans_from_text(text, "plans.txt");
     EXPECT_EQ(read.machine, plans.machine);
@@ -51,18 +68,26 @@ TEST(GemmPlanText, RestoresEveryChoice) {
   }
 }
 
+TEST(GemmPlanText, KindsOfProductsAreApart) {
+  const std::map<GemmShape, GemmChoice> kinds = products().choices;
+  ASSERT_EQ(kinds.size(), 8u);
+  for (const auto& [shape, choice] : plans_from_text(to_text(products()), "plans.txt").choices)
+    EXPECT_EQ(choice.algorithm, kinds.at(shape).algorithm) << describe(shape);
+}
+
 TEST(GemmPlanText, IsReadable) {
   const std::string text = to_text(sample());
   EXPECT_EQ(
       text.substr(0, text.find(" algorithm ")),
-      "xce gemm plans 1\n"
+      "xce gemm plans 2\n"
       "machine Some GPU, compute capability 9.0, 132 SMs, cuBLASLt 130101\n"
-      "m 4096 n 128256 k 2048 lda 2048 ldb 2049 ldc 1099511627776 a plain b transposed in bf16 out fp32 addend none "
-      "align 16 chosen raced ms 6.29042 first_ms 6.61713");
+      "m 4096 n 128256 k 2048 lda 2048 ldb 2049 ldc 1099511627776 a plain b transposed in bf16 out fp32 compute plain "
+      "alpha one addend none align 16 chosen raced ms 6.29042 first_ms 6.61713");
 }
 
 TEST(GemmPlanText, AnotherVersionIsNobodysMachine) {
-  EXPECT_EQ(plans_from_text("xce gemm plans 2\nwhatever follows", "plans.txt").machine, "");
+  for (const char* version : {"1", "3"})
+    EXPECT_EQ(plans_from_text(str("xce gemm plans ", version, "\nwhatever follows"), "plans.txt").machine, "");
 }
 
 TEST(GemmPlanText, DamageIsNamedWithItsLine) {
@@ -77,7 +102,9 @@ TEST(GemmPlanText, DamageIsNamedWithItsLine) {
   EXPECT_TRUE(damaged(replaced(good, "m 4096", "m 4o96"), "3", "m '4o96'"));
   EXPECT_TRUE(damaged(replaced(good, "m 4096", "m -4096"), "3", "m '-4096'"));
   EXPECT_TRUE(damaged(replaced(good, "m 4096", "m 99999999999999999999"), "3", "m '99999999999999999999'"));
-  EXPECT_TRUE(damaged(replaced(good, "in bf16", "in fp16"), "3", "fp16"));
+  EXPECT_TRUE(damaged(replaced(good, "in bf16", "in fp8"), "3", "fp8"));
+  EXPECT_TRUE(damaged(replaced(good, "compute plain", "compute fp32"), "3", "fp32"));
+  EXPECT_TRUE(damaged(replaced(good, "alpha one", "alpha two"), "3", "two"));
   EXPECT_TRUE(damaged(replaced(good, "raced", "guessed"), "3", "guessed"));
   EXPECT_TRUE(damaged(replaced(good, "ms 6.29042", "ms nan"), "3", "ms 'nan'"));
   EXPECT_TRUE(damaged(replaced(good, "algorithm fa", "algorithm ga"), "3", "'g'"));
