@@ -2,6 +2,7 @@
 // Every device of the tests can use them.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -17,8 +18,12 @@ class Array {
  public:
   static constexpr size_t kGuardBytes = 64;
 
-  // n elements of NaN, between guard bytes that guards_intact() checks.
-  Array(DType dtype, int64_t n) : dtype_(dtype), n_(n), bytes_(2 * kGuardBytes + n * size_of(dtype), 0xA5) {
+  // n elements of NaN, between guard bytes that guards_intact() checks; the first one `skip` elements late.
+  Array(DType dtype, int64_t n, int64_t skip = 0)
+      : dtype_(dtype),
+        n_(n),
+        front_(kGuardBytes + skip * size_of(dtype)),
+        bytes_(front_ + n * size_of(dtype) + kGuardBytes, 0xA5) {
     for (int64_t i = 0; i < n; ++i) set(i, std::numeric_limits<double>::quiet_NaN());
   }
   // Normal values of the given standard deviation, rounded to the dtype.
@@ -35,21 +40,21 @@ class Array {
     return a;
   }
 
-  void* data() { return bytes_.data() + kGuardBytes; }
-  const void* data() const { return bytes_.data() + kGuardBytes; }
+  void* data() { return bytes_.data() + front_; }
+  const void* data() const { return bytes_.data() + front_; }
   int64_t size() const { return n_; }
   DType dtype() const { return dtype_; }
   double operator[](int64_t i) const {
     return visit_loss_dtype(dtype_, [&]<class T>(std::type_identity<T>) {
       T value;
-      std::memcpy(&value, bytes_.data() + kGuardBytes + i * sizeof(T), sizeof(T));
+      std::memcpy(&value, bytes_.data() + front_ + i * sizeof(T), sizeof(T));
       return static_cast<double>(value);
     });
   }
   void set(int64_t i, double x) {
     visit_loss_dtype(dtype_, [&]<class T>(std::type_identity<T>) {
       T value = make<T>(x);
-      std::memcpy(bytes_.data() + kGuardBytes + i * sizeof(T), &value, sizeof(T));
+      std::memcpy(bytes_.data() + front_ + i * sizeof(T), &value, sizeof(T));
     });
   }
   std::vector<double> values() const {
@@ -58,9 +63,9 @@ class Array {
     return out;
   }
   bool guards_intact() const {
-    for (size_t i = 0; i < kGuardBytes; ++i)
-      if (bytes_[i] != 0xA5 || bytes_[bytes_.size() - 1 - i] != 0xA5) return false;
-    return true;
+    auto is_guard = [](unsigned char byte) { return byte == 0xA5; };
+    return std::all_of(bytes_.begin(), bytes_.begin() + static_cast<int64_t>(front_), is_guard) &&
+           std::all_of(bytes_.end() - kGuardBytes, bytes_.end(), is_guard);
   }
   bool same_bits(const Array& other) const { return bytes_ == other.bytes_; }
 
@@ -74,17 +79,19 @@ class Array {
   }
   DType dtype_;
   int64_t n_;
+  size_t front_;
   Vector<unsigned char> bytes_;
 };
 
-// One value where every device reaches it.
+// One value where every device reaches it, between guards.
 template <class T>
 class Scalar {
  public:
-  explicit Scalar(T value) : at_(1, value) {}
-  T* data() { return at_.data(); }
-  const T* data() const { return at_.data(); }
-  operator T() const { return at_[0]; }
+  explicit Scalar(T value) : at_{T{77}, value, T{77}} {}
+  T* data() { return &at_[1]; }
+  const T* data() const { return &at_[1]; }
+  operator T() const { return at_[1]; }
+  bool guards_intact() const { return at_[0] == T{77} && at_[2] == T{77}; }
 
  private:
   Vector<T> at_;
