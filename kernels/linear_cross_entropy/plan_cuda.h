@@ -16,6 +16,7 @@ struct CudaLossShape {
   int64_t bytes, accum_bytes;  // sizes of dtype and accum_dtype
   bool may_keep;               // forward_backward: logits of one tile serve twice
   bool gradients;
+  bool single_chunk = false;  // the weights' gradient is rounded once: all rows at once, whatever that leaves for tiles
 };
 
 struct CudaLossPlan {
@@ -23,13 +24,15 @@ struct CudaLossPlan {
   int64_t tile_cols, tiles;    // likewise of the vocabulary
   int64_t ld;                  // of the logits, a multiple of 8: others make the products 2.4 times as slow
   // Byte offsets into the workspace, and its size; the logits come first, best aligned.
-  size_t header, row_sums, row_values, x, dx, total;
+  size_t header, scale, row_sums, statistics, row_values, x, dx, total;
 };
 
 namespace cuda_loss_plan {
 
 inline constexpr int64_t kColStep = 8;
-inline constexpr int64_t kRowSums = 2, kRowValues = 5;  // fp64 and accum_dtype values per row of a chunk
+inline constexpr size_t kHeaderBytes = 64, kScaleBytes = 64;
+// Values per row of a chunk: fp64 (loss, z-loss, mass; the statistics) and accum_dtype (the residual).
+inline constexpr int64_t kRowSums = 3, kStatistics = 7, kRowValues = 2;
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -52,8 +55,10 @@ constexpr CudaLossPlan layout(const CudaLossShape& s, int64_t rows, int64_t cols
     return at;
   };
   take(rows * plan.ld * s.accum_bytes);
-  plan.header = take(64);
+  plan.header = take(kHeaderBytes);
+  plan.scale = take(kScaleBytes);
   plan.row_sums = take(kRowSums * rows * 8);
+  plan.statistics = take(kStatistics * rows * 8);
   plan.row_values = take(kRowValues * rows * s.accum_bytes);
   plan.x = take(rows * s.hidden * s.bytes);
   // dx of narrow dtypes is summed over the tiles before it is rounded.
@@ -93,18 +98,21 @@ constexpr int64_t balanced(int64_t n, int64_t most, int64_t step) {
 
 }  // namespace cuda_loss_plan
 
-// The smallest workspace of any plan: one row, and the narrowest tile or the whole vocabulary.
+// The smallest workspace of any plan: one row (or all of a single chunk), and the narrowest tile or the whole
+// vocabulary.
 constexpr size_t minimum_workspace_bytes(const CudaLossShape& s) {
   using namespace cuda_loss_plan;
-  return std::min(layout(s, 1, kColStep).total, layout(s, 1, s.vocab).total);
+  const int64_t rows = s.single_chunk ? std::max<int64_t>(s.rows, 1) : 1;
+  return std::min(layout(s, rows, kColStep).total, layout(s, rows, s.vocab).total);
 }
 
 // The cheapest plan that fits the budget.
 constexpr CudaLossPlan plan_loss(const CudaLossShape& s, size_t budget_bytes) {
   using namespace cuda_loss_plan;
   if (minimum_workspace_bytes(s) > budget_bytes)
-    throw Error(ErrorCode::kRuntime, str("expected a loss workspace budget of at least ", minimum_workspace_bytes(s),
-                                         " bytes, got ", budget_bytes));
+    throw Error(ErrorCode::kRuntime,
+                str("expected a loss workspace budget of at least ", minimum_workspace_bytes(s), " bytes",
+                    s.single_chunk ? " (dweight_in_dtype: all rows are one chunk)" : "", ", got ", budget_bytes));
   const int64_t all_rows = std::max<int64_t>(s.rows, 1);
   auto fits = [&](int64_t rows, int64_t cols) { return layout(s, rows, cols).total <= budget_bytes; };
   CudaLossPlan best{};
@@ -112,12 +120,13 @@ constexpr CudaLossPlan plan_loss(const CudaLossShape& s, size_t budget_bytes) {
     CudaLossPlan plan = layout(s, rows, cols);
     if (best.total == 0 || cost(s, plan) < cost(s, best)) best = plan;
   };
-  if (int64_t most = largest(all_rows, [&](int64_t rows) { return fits(rows, s.vocab); }); most > 0)
-    consider(std::min(all_rows, balanced(all_rows, most, most >= 1024 ? 128 : 1)), s.vocab);
+  const int64_t most_rows = s.single_chunk ? (fits(all_rows, s.vocab) ? all_rows : 0)
+                                           : largest(all_rows, [&](int64_t rows) { return fits(rows, s.vocab); });
+  if (most_rows > 0) consider(std::min(all_rows, balanced(all_rows, most_rows, most_rows >= 1024 ? 128 : 1)), s.vocab);
   for (int64_t rows = all_rows;; rows = ceil_div(rows, 2)) {
     int64_t most = kColStep * largest((s.vocab - 1) / kColStep, [&](int64_t n) { return fits(rows, kColStep * n); });
     if (most > 0) consider(rows, balanced(s.vocab, most, most >= 1024 ? 128 : kColStep));
-    if (rows == 1) break;
+    if (rows == 1 || s.single_chunk) break;
   }
   return best;
 }
