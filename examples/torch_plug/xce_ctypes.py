@@ -22,8 +22,8 @@ class Loss(ctypes.Structure):
         (c_int64, "label_stride ignore_index"), (c_int32, "has_ignore_index reduction"),
         (c_double, "z_loss label_smoothing softcap logit_scale"),
         (c_void_p, "class_weights token_weights probabilities"), (c_int64, "ld_probabilities"),
-        (c_void_p, "denominator"), (c_int32, "empty_is_nan out_of_range_is_nan"), (c_void_p, "upstream"),
-        (c_int64, "upstream_stride"), (c_int32, "upstream_is_scalar reserved_flag"),
+        (c_int32, "probability_dtype out_of_range_is_nan"), (c_void_p, "denominator"),
+        (c_int32, "empty_is_nan upstream_is_scalar"), (c_void_p, "upstream"), (c_int64, "upstream_stride"),
         (c_void_p, "loss loss_total row_loss offset logsum z_loss_part n_valid out_of_range weight_sum "
                    "first_out_of_range row_max row_entropy argmax n_correct"), (c_uint64 * 8, "reserved"))
 

@@ -19,24 +19,48 @@ size_t accum_bytes(const xce_loss& loss) {
   return size_of(accum_dtype(dtype_of(loss.dtype)));
 }
 
-// Fields of the contract that no kernel takes yet.
-void check_unsupported(const xce_loss& loss) {
-  require_supported(loss.label_smoothing == 0, "args.loss.label_smoothing 0", loss.label_smoothing);
-  require_supported(loss.softcap == 0, "args.loss.softcap 0", loss.softcap);
-  require_supported(loss.logit_scale == 0 || loss.logit_scale == 1, "args.loss.logit_scale 0 or 1", loss.logit_scale);
-  require_supported(!loss.class_weights, "args.loss.class_weights null", loss.class_weights);
-  require_supported(!loss.token_weights, "args.loss.token_weights null", loss.token_weights);
-  require_supported(!loss.probabilities, "args.loss.probabilities null", loss.probabilities);
-  require_supported(loss.ld_probabilities == 0, "args.loss.ld_probabilities 0", loss.ld_probabilities);
-  require_supported(loss.empty_is_nan == 0, "args.loss.empty_is_nan 0", loss.empty_is_nan);
-  require_supported(loss.out_of_range_is_nan == 0, "args.loss.out_of_range_is_nan 0", loss.out_of_range_is_nan);
-  require_supported(!loss.first_out_of_range, "args.loss.first_out_of_range null", loss.first_out_of_range);
-  require_supported(!loss.row_max, "args.loss.row_max null", loss.row_max);
-  require_supported(!loss.row_entropy, "args.loss.row_entropy null", loss.row_entropy);
-  require_supported(!loss.argmax, "args.loss.argmax null", loss.argmax);
-  require_supported(!loss.n_correct, "args.loss.n_correct null", loss.n_correct);
-  require(loss.reserved_flag == 0, "args.loss.reserved_flag 0", loss.reserved_flag);
-  for (uint64_t word : loss.reserved) require(word == 0, "args.loss.reserved 0", word);
+// Numbers that fp32 holds with room, so that no product of two of them meets a zero or an infinity of its making.
+constexpr double kMaxNumber = 1e30;
+
+void check_number(double value, double least, const char* expectation) {
+  require(value >= least && value <= kMaxNumber, expectation, value);  // false for NaN
+}
+
+DType probability_type(const xce_loss& loss) {
+  return dtype_of(loss.probability_dtype ? loss.probability_dtype : loss.dtype, "args.loss.probability_dtype");
+}
+
+void check_numbers(const xce_loss& loss) {
+  check_number(loss.z_loss, 0, "args.loss.z_loss in 0 .. 1e30");
+  require(loss.label_smoothing >= 0 && loss.label_smoothing <= 1, "args.loss.label_smoothing in 0 .. 1",
+          loss.label_smoothing);
+  if (loss.softcap != 0) check_number(loss.softcap, 1 / kMaxNumber, "args.loss.softcap 0, or in 1e-30 .. 1e30");
+  check_number(loss.logit_scale, -kMaxNumber, "args.loss.logit_scale in -1e30 .. 1e30");
+}
+
+// Of probabilities a shard knows only its part of a row's mass, which is an array of the merged statistics.
+constexpr int64_t kMassArray = 4;
+bool mass_is_elsewhere(const xce_loss& loss) {
+  return loss.probabilities && (loss.shard_offset != 0 || loss.vocab_global > loss.vocab);
+}
+
+// Labels or probabilities: of which kind, and that they do not contradict what else is asked for.
+void check_targets(const xce_loss& loss) {
+  if (!loss.probabilities) {
+    require(loss.label_dtype == XCE_INT32 || loss.label_dtype == XCE_INT64,
+            "args.loss.label_dtype XCE_INT32 or XCE_INT64", loss.label_dtype);
+    require(loss.ld_probabilities == 0, "args.loss.ld_probabilities 0 without probabilities", loss.ld_probabilities);
+    require(loss.probability_dtype == 0, "args.loss.probability_dtype 0 without probabilities", loss.probability_dtype);
+    check_strided(loss.rows, loss.label_stride, "args.loss.rows and args.loss.label_stride");
+    return;
+  }
+  require(!loss.labels, "args.loss.labels null beside probabilities", loss.labels);
+  require(loss.has_ignore_index == 0,
+          "args.loss.has_ignore_index 0 with probabilities (a token weight of 0 leaves a row out)",
+          loss.has_ignore_index);
+  require(!loss.n_correct, "args.loss.n_correct null with probabilities", loss.n_correct);
+  probability_type(loss);
+  check_ld(loss.ld_probabilities, loss.rows, loss.vocab, "args.loss.ld_probabilities");
 }
 
 }  // namespace
@@ -57,9 +81,15 @@ void check_elements(int64_t rows, int64_t cols, const char* names) {
   require(cols == 0 || rows <= kMaxElements / cols, str(names, " with a product of at most 2^58").c_str(),
           str(rows, " and ", cols));
 }
+void check_strided(int64_t rows, int64_t stride, const char* names) {
+  require(stride >= -kMaxElements && stride <= kMaxElements, str(names, " with a product of at most 2^58").c_str(),
+          str(rows, " and ", stride));
+  check_elements(rows, stride < 0 ? -stride : stride, names);
+}
 
-void check_ld(int64_t ld, int64_t cols, const char* expectation) {
-  require(ld == 0 || (ld >= cols && ld <= kMaxElements), expectation, ld);
+void check_ld(int64_t ld, int64_t rows, int64_t cols, const char* name) {
+  require(ld == 0 || (ld >= cols && ld <= kMaxElements), str(name, " 0 or ", cols, " .. 2^58").c_str(), ld);
+  check_elements(rows, ld, str("rows and ", name).c_str());
 }
 
 void check_workspace(const void* workspace, size_t size_bytes, size_t needed_bytes) {
@@ -72,7 +102,7 @@ void check_workspace(const void* workspace, size_t size_bytes, size_t needed_byt
   expect(size_bytes >= needed_bytes, str("args.workspace_size_bytes of at least ", needed_bytes), size_bytes);
 }
 
-DType dtype_of(int32_t dtype) {
+DType dtype_of(int32_t dtype, const char* name) {
   switch (dtype) {
     case XCE_FLOAT32:
       return DType::kF32;
@@ -81,14 +111,14 @@ DType dtype_of(int32_t dtype) {
     case XCE_FLOAT64:
       return DType::kF64;
     case XCE_FLOAT16:
-      throw Failure(XCE_ERROR_UNSUPPORTED, "dtype XCE_FLOAT16: not supported yet");
+      return DType::kF16;
   }
   throw Failure(XCE_ERROR_INVALID_ARGUMENT,
-                str("expected dtype XCE_FLOAT32, XCE_BFLOAT16 or XCE_FLOAT64, got ", dtype));
+                str("expected ", name, " XCE_FLOAT32, XCE_BFLOAT16, XCE_FLOAT16 or XCE_FLOAT64, got ", dtype));
 }
 
 void check_shape(const xce_loss& loss) {
-  dtype_of(loss.dtype);
+  dtype_of(loss.dtype, "args.loss.dtype");
   require(loss.rows >= 0, "args.loss.rows >= 0", loss.rows);
   require(loss.vocab >= 1, "args.loss.vocab >= 1", loss.vocab);
   check_elements(loss.rows, loss.vocab, "args.loss.rows and args.loss.vocab");
@@ -97,21 +127,28 @@ void check_shape(const xce_loss& loss) {
   require(loss.vocab_global >= 0, "args.loss.vocab_global 0 (shard_offset + vocab) or >= 1", loss.vocab_global);
   require(loss.reduction == XCE_MEAN || loss.reduction == XCE_SUM || loss.reduction == XCE_NONE,
           "args.loss.reduction XCE_MEAN, XCE_SUM or XCE_NONE", loss.reduction);
-  require(std::isfinite(loss.z_loss) && loss.z_loss >= 0, "args.loss.z_loss finite and >= 0", loss.z_loss);
+  check_numbers(loss);
   check_flag(loss.has_ignore_index, "args.loss.has_ignore_index");
   require(loss.has_ignore_index || loss.ignore_index == 0,
           "args.loss.has_ignore_index 1 with an ignore_index, or ignore_index 0", loss.ignore_index);
+  check_flag(loss.empty_is_nan, "args.loss.empty_is_nan");
+  check_flag(loss.out_of_range_is_nan, "args.loss.out_of_range_is_nan");
   check_flag(loss.upstream_is_scalar, "args.loss.upstream_is_scalar");
   require(!loss.denominator || loss.reduction == XCE_MEAN, "args.loss.denominator null unless reduction is XCE_MEAN",
           loss.reduction);
-  require(loss.label_dtype == XCE_INT32 || loss.label_dtype == XCE_INT64,
-          "args.loss.label_dtype XCE_INT32 or XCE_INT64", loss.label_dtype);
-  check_unsupported(loss);
+  check_targets(loss);
+  check_strided(loss.rows, loss.upstream_stride, "args.loss.rows and args.loss.upstream_stride");
+  for (uint64_t word : loss.reserved) require(word == 0, "args.loss.reserved 0", word);
 }
 
 void check_arrays(const xce_loss& loss) {
   const size_t accum = accum_bytes(loss);
-  if (loss.rows > 0) check_array(loss.labels, loss.label_dtype == XCE_INT32 ? 4 : 8, "args.loss.labels");
+  if (loss.probabilities)
+    check_array(loss.probabilities, size_of(probability_type(loss)), "args.loss.probabilities");
+  else if (loss.rows > 0)
+    check_array(loss.labels, loss.label_dtype == XCE_INT32 ? 4 : 8, "args.loss.labels (or probabilities)");
+  check_optional(loss.class_weights, accum, "args.loss.class_weights");
+  check_optional(loss.token_weights, accum, "args.loss.token_weights");
   check_optional(loss.denominator, 8, "args.loss.denominator");
   check_optional(loss.upstream, accum, "args.loss.upstream");
   check_optional(loss.loss, accum, "args.loss.loss");
@@ -120,8 +157,13 @@ void check_arrays(const xce_loss& loss) {
   check_optional(loss.offset, accum, "args.loss.offset");
   check_optional(loss.logsum, accum, "args.loss.logsum");
   check_optional(loss.z_loss_part, accum, "args.loss.z_loss_part");
+  check_optional(loss.row_max, accum, "args.loss.row_max");
+  check_optional(loss.row_entropy, accum, "args.loss.row_entropy");
+  check_optional(loss.argmax, 8, "args.loss.argmax");
+  check_optional(loss.n_correct, 8, "args.loss.n_correct");
   check_optional(loss.n_valid, 8, "args.loss.n_valid");
   check_optional(loss.out_of_range, 8, "args.loss.out_of_range");
+  check_optional(loss.first_out_of_range, 8, "args.loss.first_out_of_range");
   check_optional(loss.weight_sum, 8, "args.loss.weight_sum");
 }
 
@@ -132,10 +174,18 @@ void check_whole_vocab(const xce_loss& loss) {
           loss.vocab_global);
 }
 
-void check_residual(const xce_loss& loss) {
+void check_residual(const xce_loss& loss, const void* statistics) {
   if (loss.rows == 0) return;
+  if (mass_is_elsewhere(loss)) check_array(statistics, sizeof(double), "args.statistics, merged, of the shards");
   check_array(loss.offset, accum_bytes(loss), "args.loss.offset");
   check_array(loss.logsum, accum_bytes(loss), "args.loss.logsum");
+}
+
+LossTargets backward_targets(const xce_loss& loss, const void* statistics) {
+  LossTargets to = targets(loss);
+  if (mass_is_elsewhere(loss) && statistics)
+    to.probability_mass = static_cast<const double*>(statistics) + kMassArray * loss.rows;
+  return to;
 }
 
 int64_t vocab_global(const xce_loss& loss) {
@@ -143,6 +193,10 @@ int64_t vocab_global(const xce_loss& loss) {
 }
 
 LossTargets targets(const xce_loss& loss) {
+  if (loss.probabilities)
+    return {.probabilities = loss.probabilities,
+            .probability_type = probability_type(loss),
+            .ld_probabilities = loss.ld_probabilities};
   return {.index = loss.labels,
           .type = loss.label_dtype == XCE_INT32 ? IndexType::kI32 : IndexType::kI64,
           .stride = loss.label_stride ? loss.label_stride : 1,
@@ -154,7 +208,14 @@ LossOptions options(const xce_loss& loss) {
                        : loss.reduction == XCE_SUM ? Reduction::kSum
                                                    : Reduction::kNone,
           .z_loss = loss.z_loss,
-          .denominator = loss.denominator};
+          .label_smoothing = loss.label_smoothing,
+          .softcap = loss.softcap,
+          .logit_scale = loss.logit_scale == 0 ? 1 : loss.logit_scale,
+          .class_weights = loss.class_weights,
+          .token_weights = loss.token_weights,
+          .denominator = loss.denominator,
+          .empty_is_nan = loss.empty_is_nan != 0,
+          .out_of_range_is_nan = loss.out_of_range_is_nan != 0};
 }
 
 LossOutputs outputs(const xce_loss& loss) {
@@ -164,8 +225,14 @@ LossOutputs outputs(const xce_loss& loss) {
           .offset = loss.offset,
           .logsum = loss.logsum,
           .z_loss = loss.z_loss_part,
+          .row_max = loss.row_max,
+          .row_entropy = loss.row_entropy,
+          .argmax = loss.argmax,
+          .n_correct = loss.n_correct,
           .n_valid = loss.n_valid,
-          .out_of_range = loss.out_of_range};
+          .weight_sum = loss.weight_sum,
+          .out_of_range = loss.out_of_range,
+          .first_out_of_range = loss.first_out_of_range};
 }
 bool any_output(const xce_loss& loss) {
   return loss::any(outputs(loss));

@@ -20,17 +20,21 @@ void check_array(const void* array, size_t element_bytes, const char* name);
 void check_optional(const void* array, size_t element_bytes, const char* name);  // null or aligned
 // Products of sizes that arithmetic in 64-bit bytes holds.
 void check_elements(int64_t rows, int64_t cols, const char* names);
-void check_ld(int64_t ld, int64_t cols, const char* expectation);  // 0 or at least cols
+void check_strided(int64_t rows, int64_t stride, const char* names);      // the same of a stride of any sign
+void check_ld(int64_t ld, int64_t rows, int64_t cols, const char* name);  // 0 or at least cols
 void check_workspace(const void* workspace, size_t size_bytes, size_t needed_bytes);
 
-DType dtype_of(int32_t dtype);
+DType dtype_of(int32_t dtype, const char* name = "dtype");
 // Rows, vocabulary, dtype and options: what shapes and plans depend on; and every field that has to be zero.
 void check_shape(const xce_loss& loss);
 // Also the arrays that are there, labels among them.
 void check_arrays(const xce_loss& loss);
 // Losses of a call that sees one shard alone would be wrong in silence.
 void check_whole_vocab(const xce_loss& loss);
-void check_residual(const xce_loss& loss);  // of backward
+// Of backward: the residual and, of a shard with probabilities, the merged statistics.
+void check_residual(const xce_loss& loss, const void* statistics);
+// The targets of a backward, which takes a row's mass from merged statistics where a shard cannot know it.
+LossTargets backward_targets(const xce_loss& loss, const void* statistics);
 
 int64_t vocab_global(const xce_loss& loss);
 LossTargets targets(const xce_loss& loss);

@@ -23,12 +23,14 @@ CrossEntropyForward forward_of(const Args& args) {
   return {.in = inputs(args),
           .options = options(args.loss),
           .out = outputs(args.loss),
-          .statistics = args.statistics,
+          .statistics = static_cast<double*>(args.statistics),
           .workspace = args.workspace,
           .workspace_size_bytes = args.workspace_size_bytes};
 }
 CrossEntropyBackward backward_of(const Args& args) {
-  return {.in = inputs(args),
+  CrossEntropyInputs in = inputs(args);
+  in.targets = backward_targets(args.loss, args.statistics);
+  return {.in = in,
           .options = options(args.loss),
           .offset = args.loss.offset,
           .logsum = args.loss.logsum,
@@ -52,10 +54,8 @@ CrossEntropyForwardBackward forward_backward_of(const Args& args) {
 void check_shape(const Args* args) {
   check_struct(args);
   c_api::check_shape(args->loss);
-  check_ld(args->ld, args->loss.vocab, "args.ld 0 or >= vocab");
-  check_ld(args->ld_dlogits, args->loss.vocab, "args.ld_dlogits 0 or >= vocab");
-  require_supported(!args->loss.weight_sum, "args.loss.weight_sum null (xce_loss_count gives it)",
-                    args->loss.weight_sum);
+  check_ld(args->ld, args->loss.rows, args->loss.vocab, "args.ld");
+  check_ld(args->ld_dlogits, args->loss.rows, args->loss.vocab, "args.ld_dlogits");
 }
 
 size_t bytes_of(const xce_context& context, xce_pass pass, const Args& args) {
@@ -87,10 +87,10 @@ void check(const xce_context& context, xce_pass pass, const Args* args) {
   c_api::check_arrays(args->loss);
   const size_t element = size_of(dtype_of(args->loss.dtype));
   if (args->loss.rows > 0) check_array(args->logits, element, "args.logits");
-  check_optional(args->statistics, size_of(accum_dtype(dtype_of(args->loss.dtype))), "args.statistics");
+  check_optional(args->statistics, sizeof(double), "args.statistics");
   if (pass == XCE_FORWARD_BACKWARD || (pass == XCE_FORWARD && any_output(args->loss))) check_whole_vocab(args->loss);
   if (pass != XCE_FORWARD) check_dlogits(*args, element);
-  if (pass == XCE_BACKWARD) check_residual(args->loss);
+  if (pass == XCE_BACKWARD) check_residual(args->loss, args->statistics);
   check_workspace(args->workspace, args->workspace_size_bytes, bytes);
 }
 

@@ -27,7 +27,7 @@ void require(bool condition, const char* expectation, const Value& value) {
 template <class Value>
 void require_supported(bool condition, const char* expectation, const Value& value) {
   if (!condition)
-    throw Failure(XCE_ERROR_UNSUPPORTED, str("expected ", expectation, ", got ", value, ": not supported yet"));
+    throw Failure(XCE_ERROR_UNSUPPORTED, str("expected ", expectation, ", got ", value, ": not supported"));
 }
 
 // Keeps "function: message" for xce_last_error, and returns the status.

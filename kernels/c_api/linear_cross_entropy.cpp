@@ -2,6 +2,7 @@
 #include "kernels/linear_cross_entropy/linear_cross_entropy.h"
 
 #include <limits>
+#include <utility>
 
 #include "kernels/c_api/arguments.h"
 
@@ -20,9 +21,12 @@ LossWorkspace workspace(const Args& args) {
           .size_bytes = args.workspace_size_bytes};
 }
 
+// Of checked arguments: a dtype that is not the default, though it may be the same.
 bool dx_in_accum_dtype(const Args& args) {
-  DType dtype = dtype_of(args.loss.dtype);
-  return args.dx_dtype != 0 && dtype_of(args.dx_dtype) != dtype;
+  return args.dx_dtype != 0 && args.dx_dtype != args.loss.dtype;
+}
+bool dweight_in_dtype(const Args& args) {
+  return args.dweight_dtype != 0 && dtype_of(args.dweight_dtype) != accum_dtype(dtype_of(args.loss.dtype));
 }
 
 // Every op takes its part of this one.
@@ -38,7 +42,8 @@ Call call_of(const Args& args) {
                  .ldx = args.ldx,
                  .ldw = args.ldw,
                  .shard_offset = args.loss.shard_offset,
-                 .vocab_global = vocab_global(args.loss)},
+                 .vocab_global = vocab_global(args.loss),
+                 .allow_tf32 = args.allow_tf32 != 0},
           .options = options(args.loss),
           .out = outputs(args.loss),
           .upstream = upstream(args.loss),
@@ -47,21 +52,43 @@ Call call_of(const Args& args) {
                    .dbias = args.dbias,
                    .accumulate_dx = args.accumulate_dx != 0,
                    .accumulate_dweight = args.accumulate_dweight != 0,
-                   .dx_in_accum_dtype = dx_in_accum_dtype(args)},
+                   .dx_in_accum_dtype = dx_in_accum_dtype(args),
+                   .dweight_in_dtype = dweight_in_dtype(args),
+                   .ld_dx = args.ld_dx,
+                   .ld_dweight = args.ld_dweight},
           .workspace = workspace(args)};
 }
 LinearCrossEntropyForward forward_of(const Call& call, void* statistics) {
-  return {
-      .in = call.in, .options = call.options, .out = call.out, .workspace = call.workspace, .statistics = statistics};
-}
-LinearCrossEntropyBackward backward_of(const Call& call, const xce_loss& loss) {
   return {.in = call.in,
           .options = call.options,
-          .offset = loss.offset,
-          .logsum = loss.logsum,
-          .upstream = call.upstream,
-          .grad = call.grad,
-          .workspace = call.workspace};
+          .out = call.out,
+          .workspace = call.workspace,
+          .statistics = static_cast<double*>(statistics)};
+}
+LinearCrossEntropyBackward backward_of(const Call& call, const Args& args) {
+  LinearCrossEntropyBackward backward{.in = call.in,
+                                      .options = call.options,
+                                      .offset = args.loss.offset,
+                                      .logsum = args.loss.logsum,
+                                      .upstream = call.upstream,
+                                      .grad = call.grad,
+                                      .workspace = call.workspace};
+  backward.in.targets = backward_targets(args.loss, args.statistics);
+  return backward;
+}
+
+void check_gradients(const Args& a) {
+  const DType dtype = dtype_of(a.loss.dtype), accum = accum_dtype(dtype);
+  for (auto [type, name] : {std::pair{a.dx_dtype, "args.dx_dtype"}, {a.dweight_dtype, "args.dweight_dtype"}}) {
+    if (type == 0) continue;
+    const DType given = dtype_of(type, name);
+    require(given == dtype || given == accum, str(name, " 0, dtype or accum").c_str(), type);
+  }
+  check_flag(a.accumulate_dx, "args.accumulate_dx");
+  check_flag(a.accumulate_dweight, "args.accumulate_dweight");
+  require(!a.accumulate_dweight || !dweight_in_dtype(a), "args.accumulate_dweight 0 where dweight_dtype is not accum",
+          a.accumulate_dweight);
+  require(!a.dbias || a.bias, "args.dbias null without a bias", a.dbias);
 }
 
 // What the plan depends on, and fields that have to be zero.
@@ -76,22 +103,16 @@ void check_shape(const Args* args) {
   check_elements(a.loss.vocab, a.hidden, "args.loss.vocab and args.hidden");
   require(a.plan_vocab == 0 || a.plan_vocab >= a.loss.vocab, "args.plan_vocab 0 or >= args.loss.vocab", a.plan_vocab);
   check_elements(a.plan_vocab, std::max(a.loss.rows, a.hidden), "args.plan_vocab and args.loss.rows or args.hidden");
-  check_ld(a.ldx, a.hidden, "args.ldx 0 or >= hidden");
-  check_ld(a.ldw, a.hidden, "args.ldw 0 or >= hidden");
-  require_supported(a.ldw <= kMaxInt, "args.ldw below 2^31", a.ldw);
-  require_supported(a.ld_dx == 0 || a.ld_dx == a.hidden, "args.ld_dx 0 or hidden", a.ld_dx);
-  require_supported(a.ld_dweight == 0 || a.ld_dweight == a.hidden, "args.ld_dweight 0 or hidden", a.ld_dweight);
-  const DType dtype = dtype_of(a.loss.dtype);
-  auto is_accum = [&](int32_t type) { return dtype_of(type) == accum_dtype(dtype); };
-  require_supported(a.dx_dtype == 0 || dtype_of(a.dx_dtype) == dtype || is_accum(a.dx_dtype),
-                    "args.dx_dtype 0, dtype or accum", a.dx_dtype);
-  require_supported(a.dweight_dtype == 0 || is_accum(a.dweight_dtype), "args.dweight_dtype 0 or accum",
-                    a.dweight_dtype);
-  check_flag(a.accumulate_dx, "args.accumulate_dx");
-  check_flag(a.accumulate_dweight, "args.accumulate_dweight");
-  require_supported(a.allow_tf32 == 0, "args.allow_tf32 0", a.allow_tf32);
+  check_ld(a.ldx, a.loss.rows, a.hidden, "args.ldx");
+  check_ld(a.ldw, a.loss.vocab, a.hidden, "args.ldw");
+  check_ld(a.ld_dx, a.loss.rows, a.hidden, "args.ld_dx");
+  check_ld(a.ld_dweight, a.loss.vocab, a.hidden, "args.ld_dweight");
+  for (auto [ld, name] :
+       {std::pair{a.ldx, "args.ldx"}, {a.ldw, "args.ldw"}, {a.ld_dx, "args.ld_dx"}, {a.ld_dweight, "args.ld_dweight"}})
+    require_supported(ld <= kMaxInt, str(name, " below 2^31").c_str(), ld);
+  check_gradients(a);
+  check_flag(a.allow_tf32, "args.allow_tf32");
   require(a.reserved_flag == 0, "args.reserved_flag 0", a.reserved_flag);
-  require_supported(!a.loss.weight_sum, "args.loss.weight_sum null (xce_loss_count gives it)", a.loss.weight_sum);
 }
 
 void check_arrays(const xce_context& context, const Args& a) {
@@ -101,28 +122,31 @@ void check_arrays(const xce_context& context, const Args& a) {
   check_array(a.weight, element, "args.weight");
   check_optional(a.bias, element, "args.bias");
   check_optional(a.dx, dx_in_accum_dtype(a) ? accum : element, "args.dx");
-  check_optional(a.dweight, accum, "args.dweight");
-  check_optional(a.dbias, accum, "args.dbias");
-  check_optional(a.statistics, accum, "args.statistics");
+  check_optional(a.dweight, dweight_in_dtype(a) ? element : accum, "args.dweight");
+  check_optional(a.dbias, dweight_in_dtype(a) ? element : accum, "args.dbias");
+  check_optional(a.statistics, sizeof(double), "args.statistics");
   if (!context.on_cpu())
     require_supported(a.loss.vocab <= std::numeric_limits<int32_t>::max(), "args.loss.vocab below 2^31 on a device",
                       a.loss.vocab);
 }
 
 LinearCrossEntropyBegin begin_of(const Args& args, const Call& call, int64_t chunk, void* statistics) {
-  return {.call = call, .chunk = chunk, .statistics = statistics, .plan_vocab = args.plan_vocab};
+  return {.call = call, .chunk = chunk, .statistics = static_cast<double*>(statistics), .plan_vocab = args.plan_vocab};
 }
 LinearCrossEntropyFinish finish_of(const Args& args, const Call& call, int64_t chunk, const void* statistics) {
-  return {.call = call, .chunk = chunk, .statistics = statistics, .plan_vocab = args.plan_vocab};
+  return {.call = call,
+          .chunk = chunk,
+          .statistics = static_cast<const double*>(statistics),
+          .plan_vocab = args.plan_vocab};
 }
 
 size_t bytes_of(const xce_context& context, xce_pass pass, const Args& args) {
   const Call call = call_of(args);
   switch (pass) {
     case XCE_FORWARD:
-      return planned_bytes(context, forward_of(call, nullptr));
+      return planned_bytes(context, forward_of(call, args.statistics));
     case XCE_BACKWARD:
-      return planned_bytes(context, backward_of(call, args.loss));
+      return planned_bytes(context, backward_of(call, args));
     case XCE_FORWARD_BACKWARD:
       return planned_bytes(context, call);
     case XCE_BEGIN_FINISH:
@@ -141,7 +165,7 @@ void check(const xce_context& context, xce_pass pass, const Args* args) {
   const size_t bytes = bytes_of(context, pass, *args);
   check_arrays(context, *args);
   if (pass == XCE_FORWARD_BACKWARD || (pass == XCE_FORWARD && any_output(args->loss))) check_whole_vocab(args->loss);
-  if (pass == XCE_BACKWARD) check_residual(args->loss);
+  if (pass == XCE_BACKWARD) check_residual(args->loss, args->statistics);
   check_workspace(args->workspace, args->workspace_size_bytes, bytes);
 }
 
@@ -149,7 +173,7 @@ void check_chunk(const xce_context& context, const Args* args, int64_t chunk, co
   check(context, XCE_BEGIN_FINISH, args);
   const int64_t count = chunks_of(context, *args).count;
   require(chunk >= 0 && chunk < count, str("chunk in 0 .. ", count, " - 1").c_str(), chunk);
-  check_array(statistics, size_of(accum_dtype(dtype_of(args->loss.dtype))), "statistics");
+  check_array(statistics, sizeof(double), "statistics");
 }
 
 void run_pass(const xce_context& context, xce_pass pass, const Args& args) {
@@ -158,7 +182,7 @@ void run_pass(const xce_context& context, xce_pass pass, const Args& args) {
     case XCE_FORWARD:
       return run(context.exec, forward_of(call, args.statistics));
     case XCE_BACKWARD:
-      return run(context.exec, backward_of(call, args.loss));
+      return run(context.exec, backward_of(call, args));
     case XCE_FORWARD_BACKWARD:
       return run(context.exec, call);
     case XCE_BEGIN_FINISH:
@@ -185,8 +209,7 @@ xce_status xce_linear_cross_entropy_workspace_bytes(xce_context* context, xce_pa
 xce_status xce_linear_cross_entropy_prepare(xce_context* context, xce_pass pass, const Args* args) {
   return call(__func__, context, [&] {
     check(*context, pass, args);
-    if (pass == XCE_BEGIN_FINISH)
-      check_array(args->statistics, size_of(accum_dtype(dtype_of(args->loss.dtype))), "args.statistics");
+    if (pass == XCE_BEGIN_FINISH) check_array(args->statistics, sizeof(double), "args.statistics");
     if (context->on_cpu()) return;
     TuningScope tuning(*context);
     run_pass(*context, pass, *args);

@@ -8,17 +8,11 @@ namespace {
 using namespace xce;
 using namespace xce::c_api;
 
-constexpr int64_t kSetArrays = 3;  // maximum, sum, target: see LossMergeStatistics
-
-size_t accum_bytes(const xce_loss& loss) {
-  return size_of(accum_dtype(dtype_of(loss.dtype)));
-}
-
 void check_statistics(const xce_loss_statistics_args* args) {
   check_struct(args);
   check_shape(args->loss);
   require(args->rows >= 0, "args.rows >= 0", args->rows);
-  check_elements(args->rows, kSetArrays, "args.rows and 3");
+  check_elements(args->rows, kLossStatistics, "args.rows and 7");
 }
 
 }  // namespace
@@ -38,7 +32,11 @@ xce_status xce_loss_count(xce_context* context, const xce_loss_count_args* args)
                                  .n_valid = args->loss.n_valid,
                                  .weight_sum = args->loss.weight_sum,
                                  .out_of_range = args->loss.out_of_range,
-                                 .accumulate = args->accumulate != 0});
+                                 .accumulate = args->accumulate != 0,
+                                 .class_weights = args->loss.class_weights,
+                                 .token_weights = args->loss.token_weights,
+                                 .dtype = dtype_of(args->loss.dtype),
+                                 .first_out_of_range = args->loss.first_out_of_range});
   });
 }
 
@@ -46,7 +44,7 @@ xce_status xce_loss_statistics_bytes(xce_context* context, const xce_loss_statis
   return call(__func__, context, [&] {
     require(bytes != nullptr, "bytes", "null");
     check_statistics(args);
-    *bytes = static_cast<size_t>(kSetArrays * args->rows) * accum_bytes(args->loss);
+    *bytes = static_cast<size_t>(kLossStatistics * args->rows) * sizeof(double);
   });
 }
 
@@ -54,15 +52,14 @@ xce_status xce_loss_merge_statistics(xce_context* context, const xce_loss_statis
   return call(__func__, context, [&] {
     check_statistics(args);
     require(args->count >= 1, "args.count >= 1", args->count);
-    check_elements(args->count, kSetArrays * args->rows, "args.count and 3 args.rows");
+    check_elements(args->count, kLossStatistics * args->rows, "args.count and 7 args.rows");
     if (args->rows == 0) return;
-    check_array(args->sets, accum_bytes(args->loss), "args.sets");
-    check_array(args->statistics, accum_bytes(args->loss), "args.statistics");
-    run(context->exec, LossMergeStatistics{.sets = args->sets,
-                                           .merged = args->statistics,
+    check_array(args->sets, sizeof(double), "args.sets");
+    check_array(args->statistics, sizeof(double), "args.statistics");
+    run(context->exec, LossMergeStatistics{.sets = static_cast<const double*>(args->sets),
+                                           .merged = static_cast<double*>(args->statistics),
                                            .count = args->count,
-                                           .rows = args->rows,
-                                           .dtype = dtype_of(args->loss.dtype)});
+                                           .rows = args->rows});
   });
 }
 
@@ -70,10 +67,8 @@ xce_status xce_loss_from_statistics(xce_context* context, const xce_loss_statist
   return call(__func__, context, [&] {
     check_statistics(args);
     check_arrays(args->loss);
-    require_supported(!args->loss.weight_sum, "args.loss.weight_sum null (xce_loss_count gives it)",
-                      args->loss.weight_sum);
-    if (args->loss.rows > 0) check_array(args->statistics, accum_bytes(args->loss), "args.statistics");
-    run(context->exec, LossFromStatistics{.statistics = args->statistics,
+    if (args->loss.rows > 0) check_array(args->statistics, sizeof(double), "args.statistics");
+    run(context->exec, LossFromStatistics{.statistics = static_cast<const double*>(args->statistics),
                                           .targets = targets(args->loss),
                                           .rows = args->loss.rows,
                                           .vocab_global = vocab_global(args->loss),
@@ -89,21 +84,22 @@ xce_status xce_loss_prepare(xce_context* context, int32_t dtype) {
     if (context->on_cpu()) return;
     // One ignored row whose set and results lie in the context's scratch, behind the label.
     unsigned char* scratch = context->scratch;
+    double* set = reinterpret_cast<double*>(scratch + 128);
     const LossTargets none{.index = scratch, .type = IndexType::kI64, .ignore_index = -1};
     run(context->exec, LossCount{.targets = none,
                                  .rows = 1,
                                  .vocab_global = 1,
                                  .n_valid = reinterpret_cast<int64_t*>(scratch + 64),
-                                 .weight_sum = nullptr});
-    run(context->exec,
-        LossMergeStatistics{.sets = scratch + 128, .merged = scratch + 128, .count = 1, .rows = 1, .dtype = type});
-    run(context->exec, LossFromStatistics{.statistics = scratch + 128,
+                                 .weight_sum = nullptr,
+                                 .dtype = type});
+    run(context->exec, LossMergeStatistics{.sets = set, .merged = set, .count = 1, .rows = 1});
+    run(context->exec, LossFromStatistics{.statistics = set,
                                           .targets = none,
                                           .rows = 1,
                                           .vocab_global = 1,
                                           .dtype = type,
                                           .options = {},
-                                          .out = {.loss = scratch + 192}});
+                                          .out = {.loss = scratch + 256}});
   });
 }
 }

@@ -5,77 +5,10 @@
 #include <functional>
 #include <limits>
 
-#include "tests/capi/c_args.h"
-#include "tests/support/array.h"
+#include "tests/capi/good_call.h"
 
 namespace xce::test {
 namespace {
-
-constexpr int64_t kRows = 6, kHidden = 8, kVocab = 20;
-constexpr size_t kBudget = size_t{1} << 20;
-
-// A call that works; every result holds NaN or -7 until it runs.
-struct Good {
-  Array x = Array::normal(DType::kF32, kRows*kHidden, 1), weight = Array::normal(DType::kF32, kVocab*kHidden, 2);
-  Array logits = Array::normal(DType::kF32, kRows* kVocab, 3);
-  Array dx{DType::kF32, kRows*kHidden}, dweight{DType::kF32, kVocab*kHidden}, dbias{DType::kF32, kVocab};
-  Array dlogits{DType::kF32, kRows*kVocab}, loss{DType::kF32, 1}, row_loss{DType::kF32, kRows};
-  Array offset{DType::kF32, kRows}, logsum{DType::kF32, kRows}, statistics{DType::kF32, 3 * kRows};
-  Scalar<int64_t> n_valid{-7}, out_of_range{-7};
-  Scalar<double> weight_sum{-7}, loss_total{-7};
-  Vector<int32_t> labels = Vector<int32_t>(kRows, 3);
-  Vector<std::max_align_t> workspace = Vector<std::max_align_t>(kBudget / sizeof(std::max_align_t));
-
-  xce_loss shared() {
-    xce_loss to{};
-    to.rows = kRows, to.vocab = kVocab, to.dtype = XCE_FLOAT32, to.label_dtype = XCE_INT32;
-    to.labels = labels.data();
-    to.loss = loss.data(), to.loss_total = loss_total.data(), to.row_loss = row_loss.data();
-    to.offset = offset.data(), to.logsum = logsum.data();
-    to.n_valid = n_valid.data(), to.out_of_range = out_of_range.data();
-    return to;
-  }
-  xce_linear_cross_entropy_args linear() {
-    xce_linear_cross_entropy_args args{};
-    args.struct_size = sizeof(args);
-    args.loss = shared();
-    args.hidden = kHidden;
-    args.x = x.data(), args.weight = weight.data();
-    args.dx = dx.data(), args.dweight = dweight.data(), args.dbias = dbias.data();
-    args.workspace = workspace.data(), args.workspace_size_bytes = kBudget, args.workspace_budget_bytes = kBudget;
-    return args;
-  }
-  xce_cross_entropy_args plain() {
-    xce_cross_entropy_args args{};
-    args.struct_size = sizeof(args);
-    args.loss = shared();
-    args.logits = logits.data(), args.dlogits = dlogits.data();
-    args.workspace = workspace.data(), args.workspace_size_bytes = kBudget;
-    return args;
-  }
-  xce_loss_count_args count() {
-    xce_loss_count_args args{};
-    args.struct_size = sizeof(args);
-    args.loss = shared();
-    args.loss.weight_sum = weight_sum.data();
-    return args;
-  }
-  xce_loss_statistics_args sets() {
-    xce_loss_statistics_args args{};
-    args.struct_size = sizeof(args);
-    args.loss = shared();
-    args.sets = x.data(), args.count = 2, args.rows = kRows, args.statistics = statistics.data();
-    return args;
-  }
-  bool untouched() const {
-    for (const Array* a : {&dx, &dweight, &dbias, &dlogits, &loss, &row_loss, &offset, &logsum, &statistics}) {
-      if (!a->guards_intact()) return false;
-      for (int64_t i = 0; i < a->size(); ++i)
-        if (!std::isnan((*a)[i])) return false;
-    }
-    return n_valid == -7 && out_of_range == -7 && weight_sum == -7.0 && loss_total == -7.0;
-  }
-};
 
 class CApiBadCalls : public DeviceTest {
  protected:
@@ -110,14 +43,12 @@ constexpr xce_status kInvalid = XCE_ERROR_INVALID_ARGUMENT, kUnsupported = XCE_E
 template <class Args>
 std::vector<Mistake<Args>> shared_mistakes() {
   static double value = 0;
-  static int64_t integer = 0;
   return {
       {kInvalid, {"struct_size", "got 0"}, [](Args& a) { a.struct_size = 0; }},
       {kInvalid, {"struct_size"}, [](Args& a) { --a.struct_size; }},
       {kInvalid, {"struct_size"}, [](Args& a) { a.struct_size += 8; }},
       {kInvalid, {"args.reserved", "5"}, [](Args& a) { a.reserved[3] = 5; }},
       {kInvalid, {"args.loss.reserved", "6"}, [](Args& a) { a.loss.reserved[7] = 6; }},
-      {kInvalid, {"args.loss.reserved_flag", "1"}, [](Args& a) { a.loss.reserved_flag = 1; }},
       {kInvalid, {"args.loss.rows", "-1"}, [](Args& a) { a.loss.rows = -1; }},
       {kInvalid, {"args.loss.vocab", "got 0"}, [](Args& a) { a.loss.vocab = 0; }},
       {kInvalid, {"args.loss.vocab", "-5"}, [](Args& a) { a.loss.vocab = -5; }},
@@ -127,7 +58,6 @@ std::vector<Mistake<Args>> shared_mistakes() {
       {kInvalid, {"args.loss.vocab_global", "-1"}, [](Args& a) { a.loss.vocab_global = -1; }},
       {kInvalid, {"dtype", "got 0"}, [](Args& a) { a.loss.dtype = 0; }},
       {kInvalid, {"dtype", "got 5"}, [](Args& a) { a.loss.dtype = XCE_INT32; }},
-      {kUnsupported, {"XCE_FLOAT16"}, [](Args& a) { a.loss.dtype = XCE_FLOAT16; }},
       {kInvalid, {"args.loss.label_dtype", "got 0"}, [](Args& a) { a.loss.label_dtype = 0; }},
       {kInvalid, {"args.loss.label_dtype", "got 1"}, [](Args& a) { a.loss.label_dtype = XCE_FLOAT32; }},
       {kInvalid, {"args.loss.reduction", "got 3"}, [](Args& a) { a.loss.reduction = 3; }},
@@ -137,21 +67,37 @@ std::vector<Mistake<Args>> shared_mistakes() {
       {kInvalid, {"args.loss.has_ignore_index", "2"}, [](Args& a) { a.loss.has_ignore_index = 2; }},
       {kInvalid, {"args.loss.upstream_is_scalar", "-1"}, [](Args& a) { a.loss.upstream_is_scalar = -1; }},
       {kInvalid, {"args.loss.denominator"}, [](Args& a) { a.loss.denominator = &value, a.loss.reduction = XCE_SUM; }},
-      {kUnsupported, {"args.loss.label_smoothing", "0.1"}, [](Args& a) { a.loss.label_smoothing = 0.1; }},
-      {kUnsupported, {"args.loss.label_smoothing", "nan"}, [](Args& a) { a.loss.label_smoothing = std::nan(""); }},
-      {kUnsupported, {"args.loss.softcap", "30"}, [](Args& a) { a.loss.softcap = 30; }},
-      {kUnsupported, {"args.loss.logit_scale", "2"}, [](Args& a) { a.loss.logit_scale = 2; }},
-      {kUnsupported, {"args.loss.class_weights"}, [](Args& a) { a.loss.class_weights = &value; }},
-      {kUnsupported, {"args.loss.token_weights"}, [](Args& a) { a.loss.token_weights = &value; }},
-      {kUnsupported, {"args.loss.probabilities"}, [](Args& a) { a.loss.probabilities = &value; }},
-      {kUnsupported, {"args.loss.ld_probabilities", "4"}, [](Args& a) { a.loss.ld_probabilities = 4; }},
-      {kUnsupported, {"args.loss.empty_is_nan", "1"}, [](Args& a) { a.loss.empty_is_nan = 1; }},
-      {kUnsupported, {"args.loss.out_of_range_is_nan", "1"}, [](Args& a) { a.loss.out_of_range_is_nan = 1; }},
-      {kUnsupported, {"args.loss.first_out_of_range"}, [](Args& a) { a.loss.first_out_of_range = &integer; }},
-      {kUnsupported, {"args.loss.row_max"}, [](Args& a) { a.loss.row_max = &value; }},
-      {kUnsupported, {"args.loss.row_entropy"}, [](Args& a) { a.loss.row_entropy = &value; }},
-      {kUnsupported, {"args.loss.argmax"}, [](Args& a) { a.loss.argmax = &integer; }},
-      {kUnsupported, {"args.loss.n_correct"}, [](Args& a) { a.loss.n_correct = &integer; }},
+      {kInvalid, {"args.loss.z_loss", "inf"}, [](Args& a) { a.loss.z_loss = HUGE_VAL; }},
+      {kInvalid, {"args.loss.z_loss", "1e+31"}, [](Args& a) { a.loss.z_loss = 1e31; }},
+      {kInvalid, {"args.loss.label_smoothing", "-0.1"}, [](Args& a) { a.loss.label_smoothing = -0.1; }},
+      {kInvalid, {"args.loss.label_smoothing", "1.5"}, [](Args& a) { a.loss.label_smoothing = 1.5; }},
+      {kInvalid, {"args.loss.label_smoothing", "nan"}, [](Args& a) { a.loss.label_smoothing = std::nan(""); }},
+      {kInvalid, {"args.loss.softcap", "-30"}, [](Args& a) { a.loss.softcap = -30; }},
+      {kInvalid, {"args.loss.softcap", "inf"}, [](Args& a) { a.loss.softcap = HUGE_VAL; }},
+      {kInvalid, {"args.loss.softcap", "nan"}, [](Args& a) { a.loss.softcap = std::nan(""); }},
+      {kInvalid, {"args.loss.softcap", "1e-31"}, [](Args& a) { a.loss.softcap = 1e-31; }},
+      {kInvalid, {"args.loss.logit_scale", "inf"}, [](Args& a) { a.loss.logit_scale = HUGE_VAL; }},
+      {kInvalid, {"args.loss.logit_scale", "nan"}, [](Args& a) { a.loss.logit_scale = std::nan(""); }},
+      {kInvalid, {"args.loss.logit_scale", "-1e+31"}, [](Args& a) { a.loss.logit_scale = -1e31; }},
+      {kInvalid, {"args.loss.empty_is_nan", "2"}, [](Args& a) { a.loss.empty_is_nan = 2; }},
+      {kInvalid, {"args.loss.out_of_range_is_nan", "-1"}, [](Args& a) { a.loss.out_of_range_is_nan = -1; }},
+      {kInvalid, {"args.loss.ld_probabilities", "24"}, [](Args& a) { a.loss.ld_probabilities = 24; }},
+      {kInvalid, {"args.loss.probability_dtype", "1"}, [](Args& a) { a.loss.probability_dtype = XCE_FLOAT32; }},
+      {kInvalid, {"args.loss.labels"}, [](Args& a) { a.loss.probabilities = &value; }},
+      {kInvalid, {"args.loss.label_stride"}, [](Args& a) { a.loss.label_stride = INT64_MIN; }},
+      {kInvalid, {"args.loss.upstream_stride"}, [](Args& a) { a.loss.upstream_stride = INT64_MAX / 2; }},
+      {kInvalid,
+       {"args.loss.has_ignore_index", "1"},
+       [](Args& a) { a.loss.labels = nullptr, a.loss.probabilities = &value, a.loss.has_ignore_index = 1; }},
+      {kInvalid,
+       {"args.loss.n_correct", "probabilities"},
+       [](Args& a) { a.loss.labels = nullptr, a.loss.probabilities = &value; }},
+      {kInvalid,
+       {"args.loss.probability_dtype", "5"},
+       [](Args& a) { by_probabilities(a.loss, &value), a.loss.probability_dtype = XCE_INT32; }},
+      {kInvalid,
+       {"args.loss.ld_probabilities", "19"},
+       [](Args& a) { by_probabilities(a.loss, &value), a.loss.ld_probabilities = kVocab - 1; }},
   };
 }
 // Of the calls that read labels and write results.
@@ -166,6 +112,22 @@ std::vector<Mistake<Args>> array_mistakes() {
       {kInvalid, {"args.loss.loss", "4 bytes"}, [=](Args& a) { a.loss.loss = off_by(a.loss.loss, 1); }},
       {kInvalid, {"args.loss.row_loss"}, [=](Args& a) { a.loss.row_loss = off_by(a.loss.row_loss, 1); }},
       {kInvalid, {"args.loss.n_valid", "8 bytes"}, [=](Args& a) { a.loss.n_valid = off_by(a.loss.n_valid, 4); }},
+      {kInvalid, {"args.loss.argmax", "8 bytes"}, [=](Args& a) { a.loss.argmax = off_by(a.loss.argmax, 4); }},
+      {kInvalid, {"args.loss.row_max"}, [=](Args& a) { a.loss.row_max = off_by(a.loss.row_max, 2); }},
+      {kInvalid, {"args.loss.row_entropy"}, [=](Args& a) { a.loss.row_entropy = off_by(a.loss.row_entropy, 2); }},
+      {kInvalid, {"args.loss.n_correct"}, [=](Args& a) { a.loss.n_correct = off_by(a.loss.n_correct, 1); }},
+      {kInvalid, {"args.loss.weight_sum"}, [=](Args& a) { a.loss.weight_sum = off_by(a.loss.weight_sum, 4); }},
+      {kInvalid,
+       {"args.loss.first_out_of_range"},
+       [=](Args& a) { a.loss.first_out_of_range = off_by(a.loss.first_out_of_range, 4); }},
+      {kInvalid, {"args.loss.class_weights"}, [=](Args& a) { a.loss.class_weights = off_by(a.loss.labels, 2); }},
+      {kInvalid, {"args.loss.token_weights"}, [=](Args& a) { a.loss.token_weights = off_by(a.loss.labels, 2); }},
+      {kInvalid,
+       {"args.loss.probabilities", "8 bytes"},
+       [=](Args& a) {
+         by_probabilities(a.loss, off_by(a.loss.labels, 4));
+         a.loss.probability_dtype = XCE_FLOAT64;
+       }},
   };
 }
 template <class Args>
@@ -183,16 +145,21 @@ TEST_P(CApiBadCalls, LinearCrossEntropy) {
        {kUnsupported, {"args.hidden", "2^31"}, [](Args& a) { a.hidden = int64_t{1} << 31; }},
        {kInvalid, {"args.ldx", "7"}, [](Args& a) { a.ldx = 7; }},
        {kInvalid, {"args.ldw", "-8"}, [](Args& a) { a.ldw = -8; }},
-       {kUnsupported, {"args.ld_dx", "9"}, [](Args& a) { a.ld_dx = 9; }},
-       {kUnsupported, {"args.ld_dweight", "9"}, [](Args& a) { a.ld_dweight = 9; }},
-       {kUnsupported, {"args.dx_dtype", "3"}, [](Args& a) { a.dx_dtype = XCE_FLOAT64; }},
-       {kUnsupported, {"args.dweight_dtype", "2"}, [](Args& a) { a.dweight_dtype = XCE_BFLOAT16; }},
-       {kInvalid, {"dtype", "99"}, [](Args& a) { a.dx_dtype = 99; }},
+       {kUnsupported, {"args.ldw", "2^31"}, [](Args& a) { a.ldw = int64_t{1} << 31; }},
+       {kInvalid, {"args.ld_dx", "7"}, [](Args& a) { a.ld_dx = 7; }},
+       {kInvalid, {"args.ld_dweight", "-9"}, [](Args& a) { a.ld_dweight = -9; }},
+       {kInvalid, {"args.ld_dweight"}, [](Args& a) { a.ld_dweight = INT64_MAX; }},
+       {kInvalid, {"args.dx_dtype", "3"}, [](Args& a) { a.dx_dtype = XCE_FLOAT64; }},
+       {kInvalid, {"args.dweight_dtype", "2"}, [](Args& a) { a.dweight_dtype = XCE_BFLOAT16; }},
+       {kInvalid, {"args.dx_dtype", "99"}, [](Args& a) { a.dx_dtype = 99; }},
        {kInvalid, {"args.accumulate_dx", "2"}, [](Args& a) { a.accumulate_dx = 2; }},
        {kInvalid, {"args.accumulate_dweight", "3"}, [](Args& a) { a.accumulate_dweight = 3; }},
-       {kUnsupported, {"args.allow_tf32", "1"}, [](Args& a) { a.allow_tf32 = 1; }},
+       {kInvalid,
+        {"args.accumulate_dweight", "1"},
+        [](Args& a) { a.loss.dtype = a.dweight_dtype = XCE_FLOAT16, a.accumulate_dweight = 1; }},
+       {kInvalid, {"args.allow_tf32", "2"}, [](Args& a) { a.allow_tf32 = 2; }},
        {kInvalid, {"args.reserved_flag", "1"}, [](Args& a) { a.reserved_flag = 1; }},
-       {kUnsupported, {"args.loss.weight_sum"}, [](Args& a) { a.loss.weight_sum = a.loss.loss_total; }},
+       {kInvalid, {"args.dbias", "bias"}, [](Args& a) { a.bias = nullptr; }},
        {kInvalid, {"args.plan_vocab", "19"}, [](Args& a) { a.plan_vocab = kVocab - 1; }},
        {kInvalid, {"args.plan_vocab"}, [](Args& a) { a.plan_vocab = INT64_MAX; }},
        {kInvalid, {"args.x", "null"}, [](Args& a) { a.x = nullptr; }},
@@ -247,6 +214,13 @@ TEST_P(CApiBadCalls, LinearCrossEntropyByPass) {
   auto no_residual = args;
   no_residual.loss.logsum = nullptr;
   refused(xce_linear_cross_entropy_backward(context(), &no_residual), kInvalid, {"args.loss.logsum", "null"});
+  auto shard = args;
+  by_probabilities(shard.loss, good.probabilities.data());
+  shard.loss.vocab_global = 2 * kVocab;
+  refused(xce_linear_cross_entropy_backward(context(), &shard), kInvalid, {"args.statistics", "merged", "null"});
+  auto odd = args;
+  odd.statistics = reinterpret_cast<char*>(good.statistics.data()) + 4;
+  refused(xce_linear_cross_entropy_forward(context(), &odd), kInvalid, {"args.statistics", "8 bytes"});
   EXPECT_EQ(bytes, 77u);
   EXPECT_EQ(count, 77);
   EXPECT_EQ(rows, 77);
@@ -275,6 +249,10 @@ TEST_P(CApiBadCalls, CrossEntropy) {
   }
   Good good;
   auto args = good.plain();
+  by_probabilities(args.loss, good.probabilities.data());
+  args.loss.shard_offset = kVocab;
+  expect_refused(good, xce_cross_entropy_backward(context(), &args), kInvalid, {"args.statistics", "null"});
+  args = good.plain();
   args.loss.offset = nullptr;
   expect_refused(good, xce_cross_entropy_backward(context(), &args), kInvalid, {"args.loss.offset", "null"});
   size_t bytes = 77;

@@ -28,16 +28,20 @@ def zeros(n, code="d"):
     return array.array(code, [math.nan if code == "d" else 0]) * n
 
 
-def reference(x, weight, labels, ignore=-100):
-    """Mean loss, dx and dweight by the definitions."""
+def reference(x, weight, labels, ignore=-100, w=None, smoothing=0.0, cap=0.0):
+    """Mean loss, dx and dweight by the definitions; w: class weights."""
+    w = w or [1.0] * VOCAB
     valid = [i for i in range(ROWS) if labels[i] != ignore and 0 <= labels[i] < VOCAB]
+    total = math.fsum(w[labels[i]] for i in valid)
     loss, dx, dweight = 0.0, [0.0] * (ROWS * HIDDEN), [0.0] * (VOCAB * HIDDEN)
     for i in valid:
         z = [math.fsum(x[i * HIDDEN + h] * weight[v * HIDDEN + h] for h in range(HIDDEN)) for v in range(VOCAB)]
+        z = [cap * math.tanh(value / cap) for value in z] if cap else z
         lse = max(z) + math.log(math.fsum(math.exp(value - max(z)) for value in z))
-        loss += (lse - z[labels[i]]) / len(valid)
+        mass = [w[v] * (smoothing / VOCAB + (1 - smoothing) * (v == labels[i])) for v in range(VOCAB)]
+        loss += math.fsum(mass[v] * (lse - z[v]) for v in range(VOCAB)) / total
         for v in range(VOCAB):
-            g = (math.exp(z[v] - lse) - (v == labels[i])) / len(valid)
+            g = (math.fsum(mass) * math.exp(z[v] - lse) - mass[v]) / total * (1 - (z[v] / cap) ** 2 if cap else 1)
             for h in range(HIDDEN):
                 dx[i * HIDDEN + h] += g * weight[v * HIDDEN + h]
                 dweight[v * HIDDEN + h] += g * x[i * HIDDEN + h]
@@ -108,6 +112,17 @@ class CtypesTest(unittest.TestCase):
         self.assert_close(loss, [want[0]])
         self.assert_close(dx, want[1])
 
+    def test_options(self):
+        loss, dx, dweight = zeros(1), zeros(ROWS * HIDDEN), zeros(VOCAB * HIDDEN)
+        w = array.array("d", (0.25 + v % 3 for v in range(VOCAB)))
+        self.run_pass(xce.FORWARD_BACKWARD, self.linear(
+            loss_loss=address(loss), dx=address(dx), dweight=address(dweight), loss_class_weights=address(w),
+            loss_label_smoothing=0.25, loss_softcap=2.0))
+        want = reference(self.x, self.weight, self.labels, w=w, smoothing=0.25, cap=2.0)
+        self.assert_close(loss, [want[0]])
+        self.assert_close(dx, want[1])
+        self.assert_close(dweight, want[2])
+
     def test_cross_entropy_over_given_logits(self):
         eye = array.array("d", [0.0]) * (VOCAB * HIDDEN)
         for h in range(HIDDEN):
@@ -131,9 +146,9 @@ class CtypesTest(unittest.TestCase):
         self.assertEqual((n_valid[0], weight_sum[0]), (6, 6.0))
 
     def test_a_refused_call_says_why(self):
-        with self.assertRaisesRegex(xce.Error, "forward_backward: .*args.loss.label_smoothing 0, got 0.1") as caught:
-            self.context.linear_cross_entropy_forward_backward(self.linear(loss_label_smoothing=0.1))
-        self.assertEqual(lib.xce_status_string(caught.exception.status), b"unsupported")
+        with self.assertRaisesRegex(xce.Error, "forward_backward: .*label_smoothing in 0 .. 1, got 1.5") as caught:
+            self.context.linear_cross_entropy_forward_backward(self.linear(loss_label_smoothing=1.5))
+        self.assertEqual(lib.xce_status_string(caught.exception.status), b"invalid argument")
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 //
 // Rules of every call
 //  1. Arguments are a struct: set struct_size (XCE_..._ARGS_INIT does) and what is marked required; zero is a sensible
-//     value of everything else. Fields "not supported yet" must stay zero: XCE_ERROR_UNSUPPORTED names them.
+//     value of everything else. What is marked reserved must stay zero.
 //  2. Memory: arrays and results lie where the context computes: in host memory for a CPU context, for a CUDA context
 //     in memory of its device (or memory that it can address). The structs themselves are read before the call returns.
 //  3. Arrays are aligned to their elements, do not overlap unless a field says so, and every size may exceed 2^31.
-//     Below, (rows, hidden) means row after row; "accum" is fp32, or fp64 where dtype is XCE_FLOAT64.
+//     Below, () is one value, (rows, hidden) row after row; "accum" is fp32, or fp64 where dtype is XCE_FLOAT64. What
+//     lies between rows that are a leading dimension apart is neither read nor written.
 //  4. Results: any may be null, its work is then skipped; what is given is written wholly, unless it says "added to".
 //  5. CUDA calls only enqueue on the context's stream: they do not wait, allocate or read back. After `prepare` with
 //     the same arguments (pointers may change, their 16-byte alignment may not) they can be captured in a graph, in
@@ -90,39 +91,46 @@ XCE_API xce_status xce_context_load_tuning_text(xce_context* context, const char
 // Wait for the stream first. Null: nothing.
 XCE_API void xce_context_destroy(xce_context* context);
 
-// What both losses share. With z the logits, u_i the upstream gradient of row i and y its label:
-//   lse = log sum_v exp z_v = offset + logsum;   L_i = logsum - (z_y - offset) + z_loss lse^2,  0 on ignored rows
-//   loss = sum_i L_i / D;   dz_v = (u_i / D) (p_v (1 + 2 z_loss lse) - [v = y]),  p = softmax(z)
-//   D = *denominator if given, else the number of valid rows (mean); 1 (sum, none).  D = 0: loss and gradients are zero
-// A row is valid when its label is not ignore_index and lies in [0, vocab_global).
+// What both losses share. With y the logits, bias added, s the logit scale and e the label smoothing:
+//   z_v = s y_v, with softcap cap tanh(s y_v / cap);   lse = log sum_v exp z_v = offset + logsum;   p = softmax(z)
+//   a_v, the mass of label v:  w_y (1 - e) [v = y] + (e / V) w_v  of a label y,  w_v ((1 - e) t_v + e / V)  of a row t
+//     of probabilities; w the class weights, V vocab_global;   S = sum_v a_v
+//   L_i  = u_i (S logsum - sum_{a_v != 0} a_v (z_v - offset) + z_loss lse^2), 0 on ignored rows; u the token weights
+//   loss = sum_i L_i / D;   D = *denominator if given, else weight_sum (mean); 1 (sum, none)
+//   weight_sum = sum of u_i w_y over valid rows;  of probabilities the sum of u_i
+//   dy_v = s g_i ((S + 2 z_loss lse) p_v - a_v) (1 - (z_v / cap)^2),  g_i = upstream_i u_i / D;   D = 0: all are zero
+// A row is valid when its token weight is not 0 and its label is not ignore_index and lies in [0, vocab_global). Other
+// rows are ignored: no value of theirs, NaN included, reaches any result, and their gradients are zero.
 typedef struct xce_loss {
   int64_t rows;   // >= 0
   int64_t vocab;  // required, >= 1: the columns here
   // A part of the vocabulary: column v is the label shard_offset + v. Columns whose label is vocab_global or more are
   // padding: no logit, zero gradient (a shard may be nothing else). vocab_global 0: shard_offset + vocab.
   int64_t shard_offset, vocab_global;
-  int32_t dtype;                // required, of x and weight, or of the logits: XCE_FLOAT32, XCE_BFLOAT16 or XCE_FLOAT64
-  int32_t label_dtype;          // required, XCE_INT32 or XCE_INT64
-  const void* labels;           // (rows) label_dtype, in, label_stride apart; required when there are rows
-  int64_t label_stride;         // elements between two rows' labels; 0: 1
-  int64_t ignore_index;         // any value, also in the vocabulary; counts only if
-  int32_t has_ignore_index;     // 1; 0: rows labelled -100 are ignored, and ignore_index must be 0
-  int32_t reduction;            // XCE_MEAN, XCE_SUM or XCE_NONE
-  double z_loss;                // coefficient of lse^2, 0 or positive
-  double label_smoothing;       // not supported yet
-  double softcap;               // not supported yet
-  double logit_scale;           // not supported yet: 0 or 1
-  const void* class_weights;    // not supported yet
-  const void* token_weights;    // not supported yet
-  const void* probabilities;    // not supported yet: targets as (rows, vocab) probabilities
-  int64_t ld_probabilities;     // not supported yet
+  int32_t dtype;              // required, of x and weight or of the logits: XCE_FLOAT32, _BFLOAT16, _FLOAT16, _FLOAT64
+  int32_t label_dtype;        // required with labels, XCE_INT32 or XCE_INT64; not read with probabilities
+  const void* labels;         // (rows) label_dtype, in, label_stride apart; required with rows, or else probabilities
+  int64_t label_stride;       // elements between two rows' labels, of either sign; 0: 1
+  int64_t ignore_index;       // any value, also in the vocabulary; counts only if
+  int32_t has_ignore_index;   // 1 (not with probabilities); 0: rows labelled -100 are ignored, ignore_index must be 0
+  int32_t reduction;          // XCE_MEAN, XCE_SUM or XCE_NONE
+  double z_loss;              // coefficient of lse^2, 0 .. 1e30; class weights do not scale it
+  double label_smoothing;     // e, 0 .. 1, over all of vocab_global
+  double softcap;             // cap, 1e-30 .. 1e30; 0: none
+  double logit_scale;         // s, -1e30 .. 1e30; 0: 1
+  const void* class_weights;  // (vocab_global) accum, in: w by label, whole on a shard too; null: 1
+  const void* token_weights;  // (rows) accum, in: u; null: 1
+  // Instead of labels, which must then be null: (rows, vocab) probability_dtype, in, rows ld_probabilities apart, of
+  // the columns here. They need not sum to 1.
+  const void* probabilities;
+  int64_t ld_probabilities;     // elements; 0: vocab
+  int32_t probability_dtype;    // any that dtype may be; 0: dtype
+  int32_t out_of_range_is_nan;  // 1: a label outside the vocabulary makes its row_loss and the loss NaN; no gradient
   const double* denominator;    // () in: D of a mean over micro-batches or ranks (sum xce_loss_count's); XCE_MEAN only
-  int32_t empty_is_nan;         // not supported yet: D = 0 gives NaN instead of zero
-  int32_t out_of_range_is_nan;  // not supported yet: a label outside the vocabulary gives NaN
+  int32_t empty_is_nan;         // 1: D = 0 makes the loss NaN, as PyTorch's mean; gradients stay zero
+  int32_t upstream_is_scalar;   // 1: XCE_NONE reads one upstream value for all rows, as of an expanded tensor
   const void* upstream;         // accum, in: () for mean and sum, (rows) upstream_stride apart for none; null: 1
-  int64_t upstream_stride;      // elements between two rows' values; 0: 1
-  int32_t upstream_is_scalar;   // 1: XCE_NONE reads one value for all rows, as of an expanded tensor
-  int32_t reserved_flag;        // 0
+  int64_t upstream_stride;      // elements between two rows' values, of either sign; 0: 1
 
   void* loss;                   // () accum, out; with XCE_NONE the sum
   double* loss_total;           // () loss is added to it: of a step's micro-batches
@@ -132,12 +140,12 @@ typedef struct xce_loss {
   void* z_loss_part;            // () accum, out: what z_loss adds to `loss`
   int64_t* n_valid;             // () out: valid rows
   int64_t* out_of_range;        // () out: rows whose label is neither ignored nor in the vocabulary
-  double* weight_sum;           // () out, of xce_loss_count alone so far: the D of these rows
-  int64_t* first_out_of_range;  // not supported yet
-  void* row_max;                // not supported yet
-  void* row_entropy;            // not supported yet
-  int64_t* argmax;              // not supported yet
-  int64_t* n_correct;           // not supported yet
+  double* weight_sum;           // () out: of these rows, whether it is the D or not
+  int64_t* first_out_of_range;  // () out: the first of them, -1 if none
+  void* row_max;                // (rows) accum, out: max_v z_v, 0 on ignored rows
+  void* row_entropy;            // (rows) accum, out: -sum_v p_v log p_v, 0 on ignored rows
+  int64_t* argmax;              // (rows) out: the label of the largest z_v, the lowest of equals; -1 on ignored rows
+  int64_t* n_correct;           // () out: valid rows whose argmax is their label; not with probabilities
   uint64_t reserved[8];         // 0
 } xce_loss;
 
@@ -153,16 +161,20 @@ typedef struct xce_linear_cross_entropy_args {
   int64_t ldx, ldw;    // elements; 0: hidden
 
   void* dx;                   // (rows, hidden) dx_dtype, out or, with accumulate_dx, added to; 0 for ignored rows
-  void* dweight;              // (vocab, hidden) accum, out or, with accumulate_dweight, added to (a main gradient)
-  void* dbias;                // (vocab) accum, out or, with accumulate_dweight, added to
-  int64_t ld_dx, ld_dweight;  // not supported yet: 0 or hidden
+  void* dweight;              // (vocab, hidden) dweight_dtype, out or, with accumulate_dweight, added to
+  void* dbias;                // (vocab) dweight_dtype, out or, with accumulate_dweight, added to; only with a bias
+  int64_t ld_dx, ld_dweight;  // elements; 0: hidden
   int32_t dx_dtype;           // 0: dtype. Or accum: shards sum dx over ranks before it is rounded
-  int32_t dweight_dtype;      // 0 or accum
+  // 0: accum, a main gradient. Or dtype: each value rounded once, which takes all rows in one chunk (a larger least
+  // budget) and cannot be accumulated.
+  int32_t dweight_dtype;
   int32_t accumulate_dx, accumulate_dweight;  // 0 or 1
-  int32_t allow_tf32;                         // not supported yet
-  int32_t reserved_flag;                      // 0
+  int32_t allow_tf32;     // 1: products of XCE_FLOAT32 on a GPU may round their operands to TF32; no effect elsewhere
+  int32_t reserved_flag;  // 0
 
-  void* statistics;    // forward of a shard: one set of `rows` rows, out (xce_loss_statistics_bytes)
+  // One set of `rows` rows (xce_loss_statistics_bytes), aligned to 8 bytes. Forward of a shard: out. Backward of a
+  // shard with probabilities: the merged set, in, required. Other calls do not use it.
+  void* statistics;
   int64_t plan_vocab;  // begin and finish: the largest shard's vocab, so that all ranks cut alike; 0: vocab
 
   // Scratch, for the time of a call (of begin and finish: from the first begin to the last finish). Any budget from the
@@ -177,7 +189,9 @@ typedef struct xce_linear_cross_entropy_args {
   { .struct_size = sizeof(xce_linear_cross_entropy_args) }
 
 // The workspace that these arguments need, never above the budget; XCE_ERROR_WORKSPACE names the least budget. Reads
-// shapes, dtype and budget alone: pointers may still be null. One buffer of the largest serves all passes.
+// shapes, dtypes, options and budget, and which pointers are null of probabilities, weights, results, gradients and
+// statistics; where those that are given point is not looked at, and x, weight and labels may still be null. One buffer
+// of the largest serves all passes.
 XCE_API xce_status xce_linear_cross_entropy_workspace_bytes(xce_context* context, xce_pass pass,
                                                             const xce_linear_cross_entropy_args* args, size_t* bytes);
 // Makes later calls with such arguments ready for graphs: runs the pass, perhaps many times. All that it writes, what
@@ -219,7 +233,7 @@ typedef struct xce_cross_entropy_args {
   int64_t ld;          // elements; 0: vocab
   void* dlogits;       // (rows, vocab) dtype, out, rows ld_dlogits apart; may be the logits where ld = ld_dlogits
   int64_t ld_dlogits;  // elements; 0: vocab
-  void* statistics;    // forward of a shard: one set of `rows` rows, out
+  void* statistics;    // as xce_linear_cross_entropy_args'
   void* workspace;     // aligned to 16 bytes; may be null where workspace_bytes says 0
   size_t workspace_size_bytes;
   uint64_t reserved[4];  // 0
@@ -243,10 +257,11 @@ XCE_API xce_status xce_cross_entropy_forward_backward(xce_context* context, cons
 
 typedef struct xce_loss_count_args {
   size_t struct_size;  // required: sizeof(xce_loss_count_args)
-  xce_loss loss;       // rows, labels, ignore index, vocabulary; results n_valid, weight_sum and out_of_range
-  int32_t accumulate;  // 1: added to them, over micro-batches
-  int32_t reserved_flag;
-  uint64_t reserved[4];  // 0
+  // Rows, targets, weights and vocabulary; results n_valid, weight_sum, out_of_range and first_out_of_range.
+  xce_loss loss;
+  int32_t accumulate;     // 1: added to them, over micro-batches; first_out_of_range stays when it is 0 or more
+  int32_t reserved_flag;  // 0
+  uint64_t reserved[4];   // 0
 } xce_loss_count_args;
 
 #define XCE_LOSS_COUNT_ARGS_INIT \
@@ -256,19 +271,22 @@ typedef struct xce_loss_count_args {
 XCE_API xce_status xce_loss_count(xce_context* context, const xce_loss_count_args* args);
 
 typedef struct xce_loss_statistics_args {
-  size_t struct_size;    // required: sizeof(xce_loss_statistics_args)
-  xce_loss loss;         // as in the calls that made or will use the statistics
-  const void* sets;      // merge: (count) sets one after the other, as an all_gather lays them out, in; required
-  int64_t count;         // merge: >= 1
-  int64_t rows;          // merge: of each set (a chunk's)
-  void* statistics;      // merge: one set, out, may be the first of `sets`; from_statistics: in, of loss.rows; required
+  size_t struct_size;  // required: sizeof(xce_loss_statistics_args)
+  xce_loss loss;       // as in the calls that made or will use the statistics, of every rank alike
+  const void* sets;    // merge: (count) sets one after the other, as an all_gather lays them out, in; required
+  int64_t count;       // merge: >= 1
+  int64_t rows;        // merge: of each set (a chunk's)
+  // Merge: one set, out, may be the first of `sets`; from_statistics: in, of loss.rows; required. All sets are aligned
+  // to 8 bytes.
+  void* statistics;
   uint64_t reserved[4];  // 0
 } xce_loss_statistics_args;
 
 #define XCE_LOSS_STATISTICS_ARGS_INIT \
   { .struct_size = sizeof(xce_loss_statistics_args) }
 
-// The size of a set of `rows` rows, whose content is the library's: move whole sets, never part of one.
+// The size of a set of `rows` rows, whose content is the library's: move whole sets, never part of one. All ranks ask
+// begin or forward for the same options and results: a set holds only what they need.
 XCE_API xce_status xce_loss_statistics_bytes(xce_context* context, const xce_loss_statistics_args* args, size_t* bytes);
 // The statistics of the union of the shards, in the order of `sets`.
 XCE_API xce_status xce_loss_merge_statistics(xce_context* context, const xce_loss_statistics_args* args);
