@@ -1,5 +1,5 @@
 // Cross-entropy over given logits on the CPU: each thread takes rows; a row is read in blocks that fit L1, converted to
-// accum_dtype, and its (max, sum) merged block by block: one pass for the loss, one for the gradient.
+// accum_dtype, and its statistics merged block by block: one pass for the loss, one for the gradient.
 #include "kernels/cross_entropy/cross_entropy.h"
 
 #include <algorithm>
@@ -20,47 +20,55 @@ class Rows {
  public:
   using A = Accum<T>;
 
-  explicit Rows(const CrossEntropyInputs& in)
+  Rows(const CrossEntropyInputs& in, const LossOptions& options, loss::Extras extras)
       : in_(in),
+        options_(options),
+        extras_(extras),
         logits_(static_cast<const T*>(in.logits)),
         ld_(in.ld ? in.ld : in.vocab),
         vocab_global_(in.vocab_global < 0 ? in.shard_offset + in.vocab : in.vocab_global),
-        active_(std::clamp<int64_t>(vocab_global_ - in.shard_offset, 0, in.vocab)) {}
+        active_(std::clamp<int64_t>(vocab_global_ - in.shard_offset, 0, in.vocab)),
+        map_(options),
+        mass_(in.targets, options, in.vocab, vocab_global_, in.shard_offset),
+        totals_(loss::count_rows<A>(in.targets, options, in.rows, vocab_global_)) {}
 
-  int64_t vocab_global() const { return vocab_global_; }
-  int64_t label(int64_t i) const { return loss::label_of(in_.targets, i); }
-  bool valid(int64_t i) const { return loss::is_valid(in_.targets, label(i), vocab_global_); }
-
-  // z_y where this part of the vocabulary holds the label, else 0.
-  double target(int64_t i) const {
-    int64_t y = label(i) - in_.shard_offset;
-    return y >= 0 && y < active_ ? static_cast<double>(cpu::load(logits_ + i * ld_, y)) : 0.0;
+  const loss::Totals& totals() const { return totals_; }
+  double denominator() const { return loss::denominator(options_, totals_); }
+  loss::RowTarget target(int64_t i) const { return loss::row_target<A>(in_.targets, options_, vocab_global_, i); }
+  loss::Mass mass(const loss::RowTarget& target) const {
+    return loss::mass_of<A>(options_, totals_, target.label, vocab_global_);
   }
-  loss::MaxSum statistics(int64_t i) const {
-    loss::MaxSum all;
-    A z[kBlock];
+  // S of a row with probabilities.
+  double sum_of_mass(int64_t i) const { return mass_.sum(i, active_); }
+
+  loss::RowStatistics statistics(int64_t i, const loss::RowTarget& target) const {
+    loss::RowStatistics all;
+    A z[kBlock], mass[kBlock];
+    const int64_t y = target.label - in_.shard_offset;
     for (int64_t at = 0; at < active_; at += kBlock) {
-      int64_t n = std::min(kBlock, active_ - at);
+      const int64_t n = std::min(kBlock, active_ - at);
       read(i, at, n, z);
-      loss::TileStats<A> block = loss::exponentials(z, n);
-      all.merge(block.max, block.sum);
+      if (target.label != loss::kNoLabel && y >= at && y < at + n) all.target = static_cast<double>(z[y - at]);
+      if (!extras_.any()) {
+        all.merge(loss::row_statistics<A>(loss::exponentials(z, n), nullptr, 0));
+        continue;
+      }
+      loss::TileExtras<A> extras;
+      if (extras_.mass) mass_.read(i, at, n, mass);
+      const auto block = loss::run_statistics(extras_, z, extras_.mass ? mass : nullptr, n, false, &extras);
+      all.merge(loss::row_statistics(block, &extras, in_.shard_offset + at));
     }
     return all;
   }
-  // g is upstream / D. Blocks are read before they are written: out may be the logits.
-  void gradient(int64_t i, A offset, A logsum, double g, double z_loss, T* out) const {
-    double lse = static_cast<double>(offset) + static_cast<double>(logsum);
-    double extra = z_loss != 0 ? g * 2 * z_loss * lse : 0;
-    A k = static_cast<A>(g + extra);
-    int64_t y = label(i) - in_.shard_offset;
-    A z[kBlock];
+  // Blocks are read before they are written: out may be the logits.
+  void gradient(int64_t i, const loss::RowTarget& target, const loss::RowGradient<A>& r, T* out) const {
+    const int64_t y = target.label == loss::kNoLabel ? -1 : target.label - in_.shard_offset;
+    A z[kBlock], mass[kBlock];
     for (int64_t at = 0; at < active_; at += kBlock) {
-      int64_t n = std::min(kBlock, active_ - at);
+      const int64_t n = std::min(kBlock, active_ - at);
       read(i, at, n, z);
-      bool has_target = y >= at && y < at + n;
-      A p = has_target ? std::exp((z[y - at] - offset) - logsum) : A(0);
-      loss::scaled_softmax(z, n, offset, logsum, k);
-      if (has_target) z[y - at] = loss::target_gradient(p, g, extra);
+      if (extras_.mass) mass_.read(i, at, n, mass);
+      loss::gradient_run<A>(z, extras_.mass ? mass : nullptr, n, y - at, r, nullptr, map_.cap);
 #pragma omp simd
       for (int64_t v = 0; v < n; ++v) cpu::store(out + at, v, z[v]);
     }
@@ -72,32 +80,45 @@ class Rows {
     const T* from = logits_ + i * ld_ + at;
 #pragma omp simd
     for (int64_t v = 0; v < n; ++v) z[v] = cpu::load(from, v);
+    map_.apply(z, n);
   }
 
   const CrossEntropyInputs& in_;
+  const LossOptions& options_;
+  loss::Extras extras_;
   const T* logits_;
   int64_t ld_, vocab_global_, active_;
+  loss::LogitMap<A> map_;
+  loss::MassReader<A> mass_;
+  loss::Totals totals_;
 };
 
-// Per-thread loss sums, joined in thread order.
+// Per-thread sums, joined in thread order.
 struct PartialSums {
-  std::array<double, kMaxThreads> loss{}, z_loss{};
-  void add_to(loss::Totals& totals, int threads) const {
-    for (int t = 0; t < threads; ++t) totals.loss += loss[t], totals.z_loss += z_loss[t];
+  std::array<loss::Totals, kMaxThreads> of_thread{};
+  loss::Totals joined(loss::Totals totals, int threads) const {
+    for (int t = 0; t < threads; ++t) {
+      totals.loss += of_thread[t].loss, totals.z_loss += of_thread[t].z_loss;
+      totals.n_correct += of_thread[t].n_correct;
+    }
+    return totals;
   }
 };
 
-void check(const CpuExec& exec, const CrossEntropyInputs& in, const LossOptions& options) {
-  loss::check(options);
+void check(const CpuExec& exec, const CrossEntropyInputs& in, const LossOptions& options, const LossOutputs& out) {
+  loss::check(in.targets, options, out, in.rows, in.vocab);
   XCE_CHECK(in.rows >= 0, "cross-entropy rows >= 0", in.rows);
   XCE_CHECK(in.vocab >= 1, "cross-entropy vocab >= 1", in.vocab);
   XCE_CHECK(in.ld == 0 || in.ld >= in.vocab, "ld 0 or >= vocab", in.ld);
   XCE_CHECK(in.shard_offset >= 0, "shard_offset >= 0", in.shard_offset);
-  XCE_CHECK(in.rows == 0 || (in.logits && in.targets.index), "logits and targets", "null");
+  XCE_CHECK(in.rows == 0 || in.logits, "logits", "null");
   XCE_CHECK(exec.pool->size() <= kMaxThreads, str("at most ", kMaxThreads, " threads"), exec.pool->size());
 }
+bool is_whole_vocab(const CrossEntropyInputs& in) {
+  return in.shard_offset == 0 && in.vocab_global <= in.vocab;
+}
 void check_whole_vocab(const CrossEntropyInputs& in) {
-  XCE_CHECK(in.shard_offset == 0 && in.vocab_global <= in.vocab, "the whole vocabulary, or a shard's statistics alone",
+  XCE_CHECK(is_whole_vocab(in), "the whole vocabulary, or a shard's statistics alone",
             str("a shard of ", in.vocab_global, " labels"));
 }
 int64_t dlogits_ld(const CrossEntropyInputs& in, const void* dlogits, int64_t ld) {
@@ -107,47 +128,50 @@ int64_t dlogits_ld(const CrossEntropyInputs& in, const void* dlogits, int64_t ld
             "equal leading dimensions of logits and of the dlogits that overwrite them", ld);
   return ld ? ld : in.vocab;
 }
+
 template <class T>
 void forward(const CpuExec& exec, const CrossEntropyForward& args) {
   using A = Accum<T>;
-  Rows<T> rows(args.in);
-  loss::Totals totals = loss::count_rows(args.in.targets, args.in.rows, rows.vocab_global());
+  loss::Extras extras = loss::extras_of(args.in.targets, args.options, args.out);
+  if (args.statistics) extras.entropy = extras.argmax = true;
+  const Rows<T> rows(args.in, args.options, extras);
   PartialSums sums;
   parallel_for(exec, args.in.rows, 1, [&](int64_t begin, int64_t end, int thread) {
     for (int64_t i = begin; i < end; ++i) {
-      bool valid = rows.valid(i);
-      loss::MaxSum set = valid ? rows.statistics(i) : loss::MaxSum{};
-      double target = valid ? rows.target(i) : 0.0;
-      if (args.statistics) {
-        A* to = static_cast<A*>(args.statistics) + i;
-        to[0] = static_cast<A>(set.max), to[args.in.rows] = static_cast<A>(set.sum);
-        to[2 * args.in.rows] = static_cast<A>(target);
+      const loss::RowTarget target = rows.target(i);
+      const loss::RowStatistics s = target.valid ? rows.statistics(i, target) : loss::RowStatistics{};
+      if (args.statistics) s.store(args.statistics, args.in.rows, i);
+      if (!target.valid) {
+        loss::store_row<A>(args.options, args.out, i, target, nullptr);
+        continue;
       }
-      loss::RowLoss row = loss::row_loss(set.max, set.sum, target, args.options.z_loss);
-      if (valid) sums.loss[thread] += row.loss, sums.z_loss[thread] += row.z_loss;
-      loss::store_row<A>(args.out, i, valid ? &row : nullptr);
+      const loss::RowLoss row = loss::row_loss(s, rows.mass(target), target.token_weight, args.options.z_loss);
+      loss::add_loss(sums.of_thread[thread], row, target);
+      loss::store_row<A>(args.options, args.out, i, target, &row);
     }
   });
-  sums.add_to(totals, exec.pool->size());
-  loss::store_totals<A>(args.out, args.options, totals);
+  loss::store_totals<A>(args.out, args.options, sums.joined(rows.totals(), exec.pool->size()));
 }
 
 template <class T>
 void backward(const CpuExec& exec, const CrossEntropyBackward& args, int64_t ld) {
   using A = Accum<T>;
-  Rows<T> rows(args.in);
-  loss::Totals totals = loss::count_rows(args.in.targets, args.in.rows, rows.vocab_global());
-  double d = loss::denominator(args.options, totals.n_valid);
+  const Rows<T> rows(args.in, args.options, loss::extras_of(args.in.targets, args.options, {}));
+  const double d = rows.denominator();
   const A *offset = static_cast<const A*>(args.offset), *logsum = static_cast<const A*>(args.logsum);
   parallel_for(exec, args.in.rows, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       T* out = static_cast<T*>(args.dlogits) + i * ld;
-      if (d == 0 || !rows.valid(i)) {
+      const loss::RowTarget target = rows.target(i);
+      if (d == 0 || !target.valid) {
         std::fill_n(out, args.in.vocab, T(0.0f));
         continue;
       }
-      double g = loss::row_upstream<A>(args.upstream, args.options.reduction, d, i);
-      rows.gradient(i, offset[i], logsum[i], g, args.options.z_loss, out);
+      const loss::Mass mass = rows.mass(target);
+      loss::RowGradient<A> r;
+      r.g = loss::row_factor<A>(args.upstream, args.options, target.token_weight, d, i);
+      r.set_residual(args.options, mass, mass.by_row ? rows.sum_of_mass(i) : 0, offset[i], logsum[i]);
+      rows.gradient(i, target, r, out);
     }
   });
 }
@@ -155,32 +179,34 @@ void backward(const CpuExec& exec, const CrossEntropyBackward& args, int64_t ld)
 template <class T>
 void forward_backward(const CpuExec& exec, const CrossEntropyForwardBackward& args, int64_t ld) {
   using A = Accum<T>;
-  Rows<T> rows(args.in);
-  loss::Totals totals = loss::count_rows(args.in.targets, args.in.rows, rows.vocab_global());
-  double d = loss::denominator(args.options, totals.n_valid);
+  const Rows<T> rows(args.in, args.options, loss::extras_of(args.in.targets, args.options, args.out));
+  const double d = rows.denominator();
   PartialSums sums;
   parallel_for(exec, args.in.rows, 1, [&](int64_t begin, int64_t end, int thread) {
     for (int64_t i = begin; i < end; ++i) {
       T* out = static_cast<T*>(args.dlogits) + i * ld;
-      if (!rows.valid(i)) {
+      const loss::RowTarget target = rows.target(i);
+      if (!target.valid) {
         std::fill_n(out, args.in.vocab, T(0.0f));
-        loss::store_row<A>(args.out, i, nullptr);
+        loss::store_row<A>(args.options, args.out, i, target, nullptr);
         continue;
       }
-      loss::MaxSum set = rows.statistics(i);
-      loss::RowLoss row = loss::row_loss(set.max, set.sum, rows.target(i), args.options.z_loss);
-      sums.loss[thread] += row.loss, sums.z_loss[thread] += row.z_loss;
-      loss::store_row<A>(args.out, i, &row);
+      const loss::RowStatistics s = rows.statistics(i, target);
+      const loss::Mass mass = rows.mass(target);
+      const loss::RowLoss row = loss::row_loss(s, mass, target.token_weight, args.options.z_loss);
+      loss::add_loss(sums.of_thread[thread], row, target);
+      loss::store_row<A>(args.options, args.out, i, target, &row);
       if (d == 0) {
         std::fill_n(out, args.in.vocab, T(0.0f));
         continue;
       }
-      double g = loss::row_upstream<A>(args.upstream, args.options.reduction, d, i);
-      rows.gradient(i, static_cast<A>(row.offset), static_cast<A>(row.logsum), g, args.options.z_loss, out);
+      loss::RowGradient<A> r;
+      r.g = loss::row_factor<A>(args.upstream, args.options, target.token_weight, d, i);
+      r.set_residual(args.options, mass, s.mass, static_cast<A>(row.offset), static_cast<A>(row.logsum));
+      rows.gradient(i, target, r, out);
     }
   });
-  sums.add_to(totals, exec.pool->size());
-  loss::store_totals<A>(args.out, args.options, totals);
+  loss::store_totals<A>(args.out, args.options, sums.joined(rows.totals(), exec.pool->size()));
 }
 
 }  // namespace
@@ -197,23 +223,23 @@ size_t workspace_bytes(const CpuExec&, const CrossEntropyForwardBackward&) {
 }
 
 void launch(const CpuExec& exec, const CrossEntropyForward& args) {
-  check(exec, args.in, args.options);
+  check(exec, args.in, args.options, args.out);
   if (loss::any(args.out)) check_whole_vocab(args.in);
-  visit_dtype(args.in.dtype, [&]<class T>(std::type_identity<T>) { forward<T>(exec, args); });
+  visit_loss_dtype(args.in.dtype, [&]<class T>(std::type_identity<T>) { forward<T>(exec, args); });
 }
 
 void launch(const CpuExec& exec, const CrossEntropyBackward& args) {
-  check(exec, args.in, args.options);
-  XCE_CHECK(args.in.rows == 0 || (args.offset && args.logsum), "the forward's residual", "null");
+  check(exec, args.in, args.options, {});
+  loss::check_backward(args.in.targets, is_whole_vocab(args.in), args.offset, args.logsum, args.in.rows);
   int64_t ld = dlogits_ld(args.in, args.dlogits, args.ld_dlogits);
-  visit_dtype(args.in.dtype, [&]<class T>(std::type_identity<T>) { backward<T>(exec, args, ld); });
+  visit_loss_dtype(args.in.dtype, [&]<class T>(std::type_identity<T>) { backward<T>(exec, args, ld); });
 }
 
 void launch(const CpuExec& exec, const CrossEntropyForwardBackward& args) {
-  check(exec, args.in, args.options);
+  check(exec, args.in, args.options, args.out);
   check_whole_vocab(args.in);
   int64_t ld = dlogits_ld(args.in, args.dlogits, args.ld_dlogits);
-  visit_dtype(args.in.dtype, [&]<class T>(std::type_identity<T>) { forward_backward<T>(exec, args, ld); });
+  visit_loss_dtype(args.in.dtype, [&]<class T>(std::type_identity<T>) { forward_backward<T>(exec, args, ld); });
 }
 
 }  // namespace xce

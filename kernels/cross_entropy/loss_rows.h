@@ -66,6 +66,20 @@ XCE_HOST_DEVICE void count_row(Totals& totals, const LossOptions& options, const
   }
 }
 
+// What all rows of a call add, and the sum of its class weights; on the host.
+template <class A>
+Totals count_rows(const LossTargets& targets, const LossOptions& options, int64_t rows, int64_t vocab_global) {
+  Totals totals;
+  for (int64_t i = 0; i < rows; ++i) count_row<A>(totals, options, row_target<A>(targets, options, vocab_global, i), i);
+  if (options.label_smoothing == 0) return totals;
+  totals.class_weights = static_cast<double>(vocab_global);
+  if (const A* weights = static_cast<const A*>(options.class_weights)) {
+    totals.class_weights = 0;
+    for (int64_t v = 0; v < vocab_global; ++v) totals.class_weights += static_cast<double>(weights[v]);
+  }
+  return totals;
+}
+
 // On the host; pointers into a device's memory are not read.
 inline void check(const LossTargets& targets, const LossOptions& options, const LossOutputs& out, int64_t rows,
                   int64_t vocab) {
@@ -81,8 +95,11 @@ inline void check(const LossTargets& targets, const LossOptions& options, const 
   XCE_CHECK(std::isfinite(options.z_loss), "a finite z_loss", options.z_loss);
   XCE_CHECK(options.label_smoothing >= 0 && options.label_smoothing <= 1, "label_smoothing in [0, 1]",
             options.label_smoothing);
-  XCE_CHECK(std::isfinite(options.softcap) && options.softcap >= 0, "softcap 0 or positive", options.softcap);
-  XCE_CHECK(std::isfinite(options.logit_scale), "a finite logit_scale", options.logit_scale);
+  // Both meet fp32 logits.
+  XCE_CHECK(options.softcap == 0 || (options.softcap > 0 && std::isnormal(static_cast<float>(options.softcap))),
+            "softcap 0 or positive, within fp32's range", options.softcap);
+  XCE_CHECK(std::isfinite(static_cast<float>(options.logit_scale)), "a finite logit_scale, within fp32's range",
+            options.logit_scale);
 }
 
 // A backward from a residual; the sums of a shard's own probabilities would be wrong in silence.
@@ -109,15 +126,16 @@ XCE_HOST_DEVICE inline double denominator(const LossOptions& options, const Tota
 }
 
 // What a label gives: a_v = each w_v, and at_label more where v is the label. Of probabilities: a_v = w_v (keep t_v +
-// each), at_label 0 and `total` unknown until the row's statistics are.
+// each), at_label 0, and S is the row's own, in its statistics.
 struct Mass {
   double at_label, keep, each;
-  double total;  // S
+  double total;  // S, unless by_row
+  bool by_row = false;
 };
 template <class A>
 XCE_HOST_DEVICE Mass mass_of(const LossOptions& options, const Totals& totals, int64_t label, int64_t vocab_global) {
   const double keep = 1 - options.label_smoothing, each = options.label_smoothing / static_cast<double>(vocab_global);
-  if (label == kNoLabel) return {0, keep, each, 0};
+  if (label == kNoLabel) return {0, keep, each, 0, true};
   const double at_label = class_weight<A>(options, label) * keep;
   return {at_label, 0, each, at_label + (each != 0 ? each * totals.class_weights : 0)};
 }
@@ -176,7 +194,7 @@ struct RowLoss {
 };
 XCE_HOST_DEVICE inline RowLoss row_loss(const RowStatistics& s, const Mass& mass, double token_weight, double z_loss) {
   const double logsum = log(s.sum), lse = s.max + logsum;
-  const double total = mass.at_label == 0 && mass.keep != 0 ? s.mass : mass.total;
+  const double total = mass.by_row ? s.mass : mass.total;
   double loss = total != 0 ? total * logsum - s.mass_logits : -s.mass_logits;
   if (mass.at_label != 0) loss -= mass.at_label * (s.target - s.max);
   const double z = z_loss != 0 ? z_loss * lse * lse : 0;
@@ -186,6 +204,13 @@ XCE_HOST_DEVICE inline RowLoss row_loss(const RowStatistics& s, const Mass& mass
           token_weight * z,
           logsum - s.entropy / s.sum,
           static_cast<int64_t>(s.argmax)};
+}
+
+// What a valid row's loss adds to the results.
+XCE_HOST_DEVICE inline void add_loss(Totals& totals, const RowLoss& row, const RowTarget& target) {
+  totals.loss += row.loss;
+  totals.z_loss += row.z_loss;
+  totals.n_correct += target.label != kNoLabel && row.argmax == target.label ? 1 : 0;
 }
 
 inline bool any(const LossOutputs& out) {

@@ -1,7 +1,8 @@
 // One chunk of rows of the fused loss on the CPU: its valid rows are packed, then vocabulary tiles are shared out among
 // the threads; a tile's logits are reduced to (max, sum) per row, and later turned into their gradients, while they lie
 // in L2.
-//   A kept tile holds e = exp(z - tile max) between the two passes, so that the second is a scaling.
+//   A kept tile holds e = exp(z - tile max) between the two passes, so that the second is a scaling; with softcap it
+//   holds z, which the slope needs.
 //   Other tiles use a buffer per thread, and the second pass repeats the first matrix product.
 // Invariants: 1. Row j < n_ of every packed array is chunk row map_[j]. 2. A tile of dweight and dbias is written by
 // the one thread that owns it. 3. dx is summed per thread over its tiles, then over threads in order: no atomics, fixed
@@ -20,42 +21,42 @@
 
 namespace xce::loss {
 
-// Statistics of a chunk's rows, by chunk row: the three arrays of a set.
-template <class A>
-struct Statistics {
-  A *max, *sum, *target;
-};
-
 template <class T>
 class Chunk {
  public:
   using A = Accum<T>;
-  using Set = Statistics<A>;
-  using ConstSet = Statistics<const A>;
+  using Call = LinearCrossEntropyForwardBackward;
 
-  Chunk(const CpuExec& exec, const LinearCrossEntropyForwardBackward& call, const LossPlan& plan)
-      : exec_(exec), call_(call), in_(call.in), plan_(plan), base_(static_cast<char*>(call.workspace.data)) {
+  Chunk(const CpuExec& exec, const Call& call, const LossPlan& plan, Extras extras)
+      : exec_(exec),
+        call_(call),
+        in_(call.in),
+        plan_(plan),
+        extras_(extras),
+        base_(static_cast<char*>(call.workspace.data)),
+        vocab_global_(in_.vocab_global < 0 ? in_.shard_offset + in_.vocab : in_.vocab_global),
+        active_(std::clamp<int64_t>(vocab_global_ - in_.shard_offset, 0, in_.vocab)),
+        tiles_(loss_plan::ceil_div(active_, plan.tile_cols)),
+        map_logits_(call.options),
+        mass_(in_.targets, call.options, in_.vocab, vocab_global_, in_.shard_offset) {
     ldx_ = in_.ldx ? in_.ldx : in_.hidden;
     ldw_ = in_.ldw ? in_.ldw : in_.hidden;
-    vocab_global_ = in_.vocab_global < 0 ? in_.shard_offset + in_.vocab : in_.vocab_global;
-    active_ = std::clamp<int64_t>(vocab_global_ - in_.shard_offset, 0, in_.vocab);
-    tiles_ = loss_plan::ceil_div(active_, plan.tile_cols);
+    ld_dx_ = call.grad.ld_dx ? call.grad.ld_dx : in_.hidden;
+    ld_dweight_ = call.grad.ld_dweight ? call.grad.ld_dweight : in_.hidden;
     map_ = reinterpret_cast<int64_t*>(base_ + plan.map);
     labels_ = reinterpret_cast<int64_t*>(base_ + plan.labels);
-    A* values = array(plan.row_values);
-    int64_t r = plan.chunk_rows;
-    own_statistics_ = {values, values + r, values + 2 * r};
-    offset_ = values + 3 * r, logsum_ = values + 4 * r, g_ = values + 5 * r, z_ = values + 6 * r,
-    target_ = values + 7 * r;
+    row_ = reinterpret_cast<Row*>(base_ + plan.rows);
   }
 
   Totals& totals() { return *reinterpret_cast<Totals*>(base_ + plan_.header); }
-  Set own_statistics() const { return own_statistics_; }
+  StatisticsView own_statistics() const {
+    return {reinterpret_cast<double*>(base_ + plan_.statistics), plan_.chunk_rows, 0};
+  }
   int64_t first_row() const { return first_; }
   int64_t rows() const { return rows_; }
 
   // Before chunk 0: the whole call's counts, which the mean's denominator needs.
-  void count() { totals() = count_rows(in_.targets, in_.rows, vocab_global_); }
+  void count() { totals() = count_rows<A>(in_.targets, call_.options, in_.rows, vocab_global_); }
 
   void select(int64_t chunk) {
     chunk_ = chunk;
@@ -63,10 +64,10 @@ class Chunk {
     rows_ = std::min(plan_.chunk_rows, in_.rows - first_);
     n_ = 0;
     for (int64_t i = 0; i < rows_; ++i) {
-      int64_t label = label_of(in_.targets, first_ + i);
-      if (!is_valid(in_.targets, label, vocab_global_)) continue;
+      const RowTarget target = target_of(i);
+      if (!target.valid) continue;
       map_[n_] = i;
-      labels_[n_++] = label - in_.shard_offset;
+      labels_[n_++] = target.label == kNoLabel ? kNoLabel : target.label - in_.shard_offset;
     }
   }
 
@@ -84,51 +85,56 @@ class Chunk {
     });
   }
 
-  void statistics(Set out) {
-    std::fill_n(target_, n_, A(0));
+  void statistics(StatisticsView out) {
+    for (int64_t j = 0; j < n_; ++j) row_[j].label_logit = 0;
     if (n_ > 0) {
       parallel_for(exec_, tiles_, 1, [&](int64_t begin, int64_t end, int thread) {
         for (int64_t t = begin; t < end; ++t) reduce_tile(t, thread);
       });
     }
-    std::fill_n(out.max, rows_, -std::numeric_limits<A>::infinity());
-    std::fill_n(out.sum, rows_, A(0));
-    std::fill_n(out.target, rows_, A(0));
+    for (int64_t i = 0; i < rows_; ++i) out.store(i, RowStatistics{});
     parallel_for(exec_, n_, 16, [&](int64_t begin, int64_t end, int) {
       for (int64_t j = begin; j < end; ++j) {
-        MaxSum all;
-        for (int64_t t = 0; t < tiles_; ++t) all.merge(tile_stats(t)[j].max, tile_stats(t)[j].sum);
-        out.max[map_[j]] = static_cast<A>(all.max);
-        out.sum[map_[j]] = static_cast<A>(all.sum);
-        out.target[map_[j]] = target_[j];
+        RowStatistics all;
+        for (int64_t t = 0; t < tiles_; ++t)
+          all.merge(row_statistics(tile_stats(t)[j], extras_.any() ? &tile_extras(t)[j] : nullptr,
+                                   in_.shard_offset + tile(t).first));
+        all.target = static_cast<double>(row_[j].label_logit);
+        out.store(map_[j], all);
       }
     });
   }
 
   // Loss and residual of the chunk's rows; after the last chunk the reduced results.
-  void losses(ConstSet set) {
+  void losses(StatisticsView set) {
+    const LossOptions& options = call_.options;
     int64_t j = 0;
     for (int64_t i = 0; i < rows_; ++i) {
-      if (j == n_ || map_[j] != i) {
-        store_row<A>(call_.out, first_ + i, nullptr);
+      const RowTarget target = target_of(i);
+      if (!target.valid) {
+        store_row<A>(options, call_.out, first_ + i, target, nullptr);
         continue;
       }
-      RowLoss row = row_loss(set.max[i], set.sum[i], set.target[i], call_.options.z_loss);
-      totals().loss += row.loss;
-      totals().z_loss += row.z_loss;
-      offset_[j] = static_cast<A>(row.offset);
-      logsum_[j++] = static_cast<A>(row.logsum);
-      store_row<A>(call_.out, first_ + i, &row);
+      const RowStatistics s = set.load(i);
+      const Mass mass = mass_of<A>(options, totals(), target.label, vocab_global_);
+      const RowLoss row = row_loss(s, mass, target.token_weight, options.z_loss);
+      add_loss(totals(), row, target);
+      row_[j++].gradient.set_residual(options, mass, s.mass, static_cast<A>(row.offset), static_cast<A>(row.logsum));
+      store_row<A>(options, call_.out, first_ + i, target, &row);
     }
-    if (chunk_ + 1 == plan_.chunks) store_totals<A>(call_.out, call_.options, totals());
+    if (chunk_ + 1 == plan_.chunks) store_totals<A>(call_.out, options, totals());
   }
 
   // Instead of losses(): the residual of an earlier forward.
-  void use_residual(const A* offset, const A* logsum) {
-    for (int64_t j = 0; j < n_; ++j) {
-      offset_[j] = offset[first_ + map_[j]];
-      logsum_[j] = logsum[first_ + map_[j]];
-    }
+  void use_residual(const void* offset, const void* logsum) {
+    parallel_for(exec_, n_, 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t j = begin; j < end; ++j) {
+        const int64_t i = first_ + map_[j];
+        const Mass mass = mass_of<A>(call_.options, totals(), target_of(map_[j]).label, vocab_global_);
+        row_[j].gradient.set_residual(call_.options, mass, mass.by_row ? mass_.sum(i, active_) : 0,
+                                      static_cast<const A*>(offset)[i], static_cast<const A*>(logsum)[i]);
+      }
+    });
   }
 
   // Both at once where the device does better so; else false, and nothing done.
@@ -142,15 +148,18 @@ class Chunk {
   void gradients() {
     const LinearCrossEntropyGradients& grad = call_.grad;
     if (!grad.dx && !grad.dweight && !grad.dbias) return;
-    double d = denominator(call_.options, totals().n_valid);
+    const double d = denominator(call_.options, totals());
     if (d == 0) n_ = 0;
-    for (int64_t j = 0; j < n_; ++j) {
-      double g = row_upstream<A>(call_.upstream, call_.options.reduction, d, first_ + map_[j]);
-      double lse = static_cast<double>(offset_[j]) + static_cast<double>(logsum_[j]);
-      g_[j] = static_cast<A>(g);
-      z_[j] = call_.options.z_loss != 0 ? static_cast<A>(g * 2 * call_.options.z_loss * lse) : A(0);
+    for (int64_t j = 0; j < n_; ++j)
+      row_[j].gradient.g =
+          row_factor<A>(call_.upstream, call_.options, target_of(map_[j]).token_weight, d, first_ + map_[j]);
+    if (chunk_ == 0 && !grad.accumulate_dweight) {
+      const int64_t from = n_ == 0 ? 0 : active_;
+      if (grad.dweight_in_dtype)
+        zero_weight_gradient<T>(from);
+      else
+        zero_weight_gradient<A>(from);
     }
-    if (chunk_ == 0 && !grad.accumulate_dweight) zero_weight_gradient(n_ == 0 ? 0 : active_);
     if (n_ > 0) {
       parallel_for(exec_, tiles_, 1, [&](int64_t begin, int64_t end, int thread) {
         for (int64_t t = begin; t < end; ++t) gradient_tile(t, thread, t == begin);
@@ -164,6 +173,14 @@ class Chunk {
   }
 
  private:
+  struct Row {
+    RowGradient<A> gradient;
+    A label_logit;
+  };
+  static_assert(sizeof(Row) <= loss_plan::kRowDoubles * 8 + loss_plan::kRowValues * sizeof(A));
+  static_assert(sizeof(Totals) <= loss_plan::kHeaderBytes && kLossStatistics == loss_plan::kStatistics);
+  static_assert(sizeof(TileStats<A>) == loss_plan::kTileStats * sizeof(A));
+  static_assert(sizeof(TileExtras<A>) == loss_plan::kTileExtras * sizeof(A));
   struct Tile {
     int64_t first, cols;
   };
@@ -175,12 +192,18 @@ class Chunk {
   A* array(size_t at) const {
     return reinterpret_cast<A*>(base_ + at);
   }
+  RowTarget target_of(int64_t i) const {
+    return row_target<A>(in_.targets, call_.options, vocab_global_, first_ + i);
+  }
   Tile tile(int64_t t) const {
     int64_t first = t * plan_.tile_cols;
     return {first, std::min(plan_.tile_cols, active_ - first)};
   }
   TileStats<A>* tile_stats(int64_t t) const {
     return reinterpret_cast<TileStats<A>*>(base_ + plan_.tile_stats) + t * plan_.chunk_rows;
+  }
+  TileExtras<A>* tile_extras(int64_t t) const {
+    return reinterpret_cast<TileExtras<A>*>(base_ + plan_.tile_extras) + t * plan_.chunk_rows;
   }
   A* tile_logits(int64_t t, int thread) const {
     int64_t tile_size = plan_.chunk_rows * plan_.tile_cols;
@@ -207,68 +230,100 @@ class Chunk {
   void logits(Tile tile, Weight w, A* z) const {
     cpu::gemm(cpu::Trans::kNo, cpu::Trans::kYes, n_, tile.cols, in_.hidden, A(1), array(plan_.x), in_.hidden, w.data,
               w.ld, A(0), z, tile.cols);
-    if (!in_.bias) return;
-    for (int64_t j = 0; j < n_; ++j)
-      add_bias(z + j * tile.cols, static_cast<const T*>(in_.bias) + tile.first, tile.cols);
+    if (!in_.bias && map_logits_.is_identity()) return;
+    for (int64_t j = 0; j < n_; ++j) {
+      A* row = z + j * tile.cols;
+      if (in_.bias) add_bias(row, static_cast<const T*>(in_.bias) + tile.first, tile.cols);
+      map_logits_.apply(row, tile.cols);
+    }
+  }
+
+  // The mass of a tile's columns in row j, or null; rows come in order, and `buffer` is theirs.
+  const A* tile_mass(int64_t j, Tile tile, A* buffer) const {
+    if (!extras_.mass) return nullptr;
+    if (j == 0 || mass_.by_row()) mass_.read(first_ + map_[j], tile.first, tile.cols, buffer);
+    return buffer;
   }
 
   void reduce_tile(int64_t t, int thread) const {
-    Tile here = tile(t);
+    const Tile here = tile(t);
     A* z = tile_logits(t, thread);
+    A mass[loss_plan::kMaxTileCols];
     logits(here, tile_weight(here, thread), z);
     for (int64_t j = 0; j < n_; ++j) {
       A* row = z + j * here.cols;
-      int64_t y = labels_[j] - here.first;
-      if (y >= 0 && y < here.cols) target_[j] = row[y];
-      tile_stats(t)[j] = exponentials(row, here.cols);
+      const int64_t y = labels_[j] - here.first;
+      if (y >= 0 && y < here.cols) row_[j].label_logit = row[y];
+      if (extras_.any() || keeps_logits())
+        tile_stats(t)[j] = run_statistics(extras_, row, tile_mass(j, here, mass), here.cols, keeps_logits(),
+                                          extras_.any() ? &tile_extras(t)[j] : nullptr);
+      else
+        tile_stats(t)[j] = exponentials(row, here.cols);
     }
   }
-
-  // Row j of a tile to k p - g [v = y], from e = exp(z - tile max) if kept, else from z; the difference is rounded
-  // once.
-  void gradient_row(int64_t j, Tile here, const TileStats<A>* kept, A* row) const {
-    int64_t y = labels_[j] - here.first;
-    bool has_target = y >= 0 && y < here.cols;
-    A p = 0, k = g_[j] + z_[j];
-    if (kept) {
-      A factor = std::exp((kept[j].max - offset_[j]) - logsum_[j]);
-      if (has_target) p = row[y] * factor;
-      scale(row, here.cols, k * factor);
-    } else {
-      if (has_target) p = std::exp((row[y] - offset_[j]) - logsum_[j]);
-      scaled_softmax(row, here.cols, offset_[j], logsum_[j], k);
-    }
-    if (has_target) row[y] = target_gradient(p, g_[j], z_[j]);
+  bool keeps_logits() const {
+    return map_logits_.cap != 0;
   }
 
   void gradient_tile(int64_t t, int thread, bool first_of_thread) const {
     const LinearCrossEntropyGradients& grad = call_.grad;
-    Tile here = tile(t);
+    const Tile here = tile(t);
     A* z = tile_logits(t, thread);
-    const TileStats<A>* kept = plan_.keeps(t) ? tile_stats(t) : nullptr;
-    bool needs_weight = grad.dx || !kept;
-    Weight w = needs_weight ? tile_weight(here, thread) : Weight{nullptr, 0};
+    const bool kept = plan_.keeps(t), needs_weight = grad.dx || !kept;
+    const TileStats<A>* stats = kept && !keeps_logits() ? tile_stats(t) : nullptr;
+    const Weight w = needs_weight ? tile_weight(here, thread) : Weight{nullptr, 0};
+    A mass[loss_plan::kMaxTileCols];
     if (!kept) logits(here, w, z);
-    for (int64_t j = 0; j < n_; ++j) gradient_row(j, here, kept, z + j * here.cols);
-    bool add = chunk_ > 0 || grad.accumulate_dweight;
-    if (grad.dbias) column_sums(z, n_, here.cols, static_cast<A*>(grad.dbias) + here.first, add);
-    if (grad.dweight) {
-      cpu::gemm(cpu::Trans::kYes, cpu::Trans::kNo, here.cols, in_.hidden, n_, A(1), z, here.cols, array(plan_.x),
-                in_.hidden, add ? A(1) : A(0), static_cast<A*>(grad.dweight) + here.first * in_.hidden, in_.hidden);
-    }
+    for (int64_t j = 0; j < n_; ++j)
+      gradient_run(z + j * here.cols, tile_mass(j, here, mass), here.cols, labels_[j] - here.first, row_[j].gradient,
+                   stats ? &stats[j].max : nullptr, map_logits_.cap);
+    if (grad.dweight_in_dtype && !std::is_same_v<T, A>)
+      rounded_weight_gradient(here, z, thread);
+    else
+      weight_gradient(here, z);
     if (grad.dx) {
       cpu::gemm(cpu::Trans::kNo, cpu::Trans::kNo, n_, in_.hidden, here.cols, A(1), z, here.cols, w.data, w.ld,
                 first_of_thread ? A(0) : A(1), dx_part(thread), in_.hidden);
     }
   }
 
+  void weight_product(Tile tile, const A* z, A beta, A* to, int64_t ld) const {
+    cpu::gemm(cpu::Trans::kYes, cpu::Trans::kNo, tile.cols, in_.hidden, n_, A(1), z, tile.cols, array(plan_.x),
+              in_.hidden, beta, to, ld);
+  }
+  void weight_gradient(Tile tile, const A* z) const {
+    const LinearCrossEntropyGradients& grad = call_.grad;
+    const bool add = chunk_ > 0 || grad.accumulate_dweight;
+    if (grad.dbias) column_sums(z, n_, tile.cols, static_cast<A*>(grad.dbias) + tile.first, add);
+    if (grad.dweight)
+      weight_product(tile, z, add ? A(1) : A(0), static_cast<A*>(grad.dweight) + tile.first * ld_dweight_, ld_dweight_);
+  }
+  // The same in dtype: all rows are here, so that each sum is rounded once.
+  void rounded_weight_gradient(Tile tile, const A* z, int thread) const {
+    const LinearCrossEntropyGradients& grad = call_.grad;
+    A* sums = array(plan_.dweight) + thread * plan_.tile_cols * (in_.hidden + 1);
+    if (grad.dbias) {
+      column_sums(z, n_, tile.cols, sums, false);
+      round_row(sums, static_cast<T*>(grad.dbias) + tile.first, tile.cols);
+    }
+    if (!grad.dweight) return;
+    weight_product(tile, z, A(0), sums, in_.hidden);
+    for (int64_t v = 0; v < tile.cols; ++v)
+      round_row(sums + v * in_.hidden, static_cast<T*>(grad.dweight) + (tile.first + v) * ld_dweight_, in_.hidden);
+  }
+  static void round_row(const A* from, T* to, int64_t n) {
+#pragma omp simd
+    for (int64_t h = 0; h < n; ++h) cpu::store(to, h, from[h]);
+  }
+
   // Columns no product writes: padding, or all of them when chunk 0 has no valid row.
+  template <class D>
   void zero_weight_gradient(int64_t from) const {
     parallel_for(exec_, in_.vocab - from, 1, [&](int64_t begin, int64_t end, int) {
-      int64_t first = from + begin, count = end - begin;
-      if (call_.grad.dweight)
-        std::fill_n(static_cast<A*>(call_.grad.dweight) + first * in_.hidden, count * in_.hidden, A(0));
-      if (call_.grad.dbias) std::fill_n(static_cast<A*>(call_.grad.dbias) + first, count, A(0));
+      for (int64_t v = from + begin; v < from + end; ++v) {
+        if (call_.grad.dweight) std::fill_n(static_cast<D*>(call_.grad.dweight) + v * ld_dweight_, in_.hidden, D(0.0f));
+        if (call_.grad.dbias) static_cast<D*>(call_.grad.dbias)[v] = D(0.0f);
+      }
     });
   }
 
@@ -279,7 +334,7 @@ class Chunk {
     parallel_for(exec_, rows_, 16, [&](int64_t begin, int64_t end, int) {
       int64_t j = std::lower_bound(map_, map_ + n_, begin) - map_;
       for (int64_t i = begin; i < end; ++i) {
-        D* to = dx + (first_ + i) * in_.hidden;
+        D* to = dx + (first_ + i) * ld_dx_;
         if (parts == 0 || j == n_ || map_[j] != i) {
           if (!add) std::fill_n(to, in_.hidden, D(0.0f));
           continue;
@@ -299,14 +354,17 @@ class Chunk {
   }
 
   CpuExec exec_;
-  const LinearCrossEntropyForwardBackward& call_;
+  const Call& call_;
   const LinearCrossEntropyInputs& in_;
   LossPlan plan_;
+  Extras extras_;
   char* base_;
-  int64_t ldx_, ldw_, vocab_global_, active_, tiles_;  // active_: columns that are not padding
-  int64_t *map_, *labels_;                             // labels_ relative to the shard
-  Statistics<A> own_statistics_;
-  A *offset_, *logsum_, *g_, *z_, *target_;
+  int64_t vocab_global_, active_, tiles_;  // active_: columns that are not padding
+  LogitMap<A> map_logits_;
+  MassReader<A> mass_;
+  int64_t ldx_, ldw_, ld_dx_, ld_dweight_;
+  int64_t *map_, *labels_;  // labels_ relative to the shard
+  Row* row_;
   int64_t chunk_ = 0, first_ = 0, rows_ = 0, n_ = 0;
 };
 

@@ -157,8 +157,7 @@ class ChunkLoops {
   }
   // Losses of a call that sees one shard alone would be wrong in silence.
   static void check_whole_vocab(const LinearCrossEntropyInputs& in) {
-    XCE_CHECK(is_whole_vocab(in),
-              "the whole vocabulary, or a shard's Begin, Finish and statistics",
+    XCE_CHECK(is_whole_vocab(in), "the whole vocabulary, or a shard's Begin, Finish and statistics",
               str("a shard of ", in.vocab_global, " labels"));
   }
 

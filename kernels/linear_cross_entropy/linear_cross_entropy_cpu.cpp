@@ -7,6 +7,11 @@
 namespace xce {
 namespace {
 
+// Of dtypes that are their own accum_dtype nothing is rounded.
+bool rounds_dweight(const LinearCrossEntropyGradients& grad, DType dtype) {
+  return grad.dweight_in_dtype && (grad.dweight || grad.dbias) && dtype != accum_dtype(dtype);
+}
+
 struct Cpu {
   using Exec = CpuExec;
   using Plan = LossPlan;
@@ -14,17 +19,20 @@ struct Cpu {
   using Chunk = loss::Chunk<T>;
   static constexpr size_t kWorkspaceAlignment = 1;
 
-  static Plan plan(const CpuExec& exec, const LinearCrossEntropyInputs& in, int64_t vocab, loss::Work work,
-                   size_t budget_bytes) {
-    return plan_loss(LossShape{.rows = in.rows,
-                               .hidden = in.hidden,
+  static Plan plan(const CpuExec& exec, const LinearCrossEntropyForwardBackward& call, int64_t vocab, loss::Work work,
+                   loss::Extras extras) {
+    const DType dtype = call.in.dtype, accum = accum_dtype(dtype);
+    return plan_loss(LossShape{.rows = call.in.rows,
+                               .hidden = call.in.hidden,
                                .vocab = vocab,
-                               .accum_bytes = static_cast<int64_t>(size_of(accum_dtype(in.dtype))),
+                               .accum_bytes = static_cast<int64_t>(size_of(accum)),
                                .threads = exec.pool->size(),
-                               .converts_weight = in.dtype != accum_dtype(in.dtype),
+                               .converts_weight = dtype != accum,
                                .may_keep = work == loss::Work::kBoth,
-                               .gradients = work != loss::Work::kForward},
-                     budget_bytes);
+                               .gradients = work != loss::Work::kForward,
+                               .extras = extras.any(),
+                               .one_chunk = rounds_dweight(call.grad, dtype)},
+                     call.workspace.budget_bytes);
   }
   static size_t workspace_bytes(const Plan& plan) { return plan.bytes; }
 };

@@ -14,9 +14,11 @@ struct LossShape {
   int64_t rows, hidden, vocab;
   int64_t accum_bytes;  // size of accum_dtype
   int64_t threads;
-  bool converts_weight;  // the weights are not of accum_dtype: each thread converts one tile of them at a time
-  bool may_keep;         // a chunk's logits may stay until its gradients are done (forward_backward)
-  bool gradients;        // dx is summed per thread
+  bool converts_weight;    // the weights are not of accum_dtype: each thread converts one tile of them at a time
+  bool may_keep;           // a chunk's logits may stay until its gradients are done (forward_backward)
+  bool gradients;          // dx is summed per thread
+  bool extras = false;     // tiles have statistics beside (max, sum)
+  bool one_chunk = false;  // of all rows: each thread rounds a whole tile of dweight from a buffer
 };
 
 struct LossPlan {
@@ -24,7 +26,7 @@ struct LossPlan {
   int64_t tile_cols, tiles;    // likewise of the vocabulary
   int64_t kept_tiles;          // the others' logits live in a buffer per thread and are recomputed for the gradients
   // Byte offsets into the workspace, and its size.
-  size_t header, map, labels, row_values, tile_stats, x, dx, weight, buffers, kept, bytes;
+  size_t header, map, labels, statistics, rows, tile_stats, tile_extras, x, dx, weight, dweight, buffers, kept, bytes;
 
   // Kept tiles are spread evenly, so that every thread's share of the tiles has its share of them: tile t is the
   // slot(t)-th.
@@ -38,7 +40,9 @@ inline constexpr int64_t kMaxChunkRows = 512;   // taller: no faster products, b
 inline constexpr int64_t kTileBytes = 1 << 20;  // a tile's logits, half of a core's L2: read three times while there
 inline constexpr int64_t kWeightTileBytes = 4 << 20;
 inline constexpr int64_t kMinTileCols = 64, kMaxTileCols = 512, kColStep = 16, kRowStep = 16;
-inline constexpr int64_t kRowValues = 8;  // accum_dtype values per row of a chunk
+inline constexpr int64_t kStatistics = 7;                  // fp64 values per row of a chunk
+inline constexpr int64_t kRowDoubles = 4, kRowValues = 4;  // values of fp64 and of accum_dtype per row of a chunk
+inline constexpr int64_t kTileStats = 2, kTileExtras = 4;  // accum_dtype values per row and tile
 inline constexpr size_t kHeaderBytes = 64, kAlign = 64;
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) {
@@ -61,6 +65,7 @@ constexpr int64_t tile_cols(const LossShape& s, int64_t chunk_rows, int64_t limi
 constexpr LossPlan layout(const LossShape& s, int64_t rows, int64_t tile_limit, size_t budget_bytes) {
   LossPlan plan{};
   int64_t all_rows = std::max<int64_t>(s.rows, 1);
+  if (s.one_chunk) rows = all_rows;
   rows = ceil_div(all_rows, ceil_div(all_rows, rows));
   if (rows > kRowStep) rows = std::min(round_up(rows, kRowStep), all_rows);
   plan.chunk_rows = rows;
@@ -76,11 +81,14 @@ constexpr LossPlan layout(const LossShape& s, int64_t rows, int64_t tile_limit, 
   plan.header = take(kHeaderBytes);
   plan.map = take(rows * 8);
   plan.labels = take(rows * 8);
-  plan.row_values = take(kRowValues * rows * s.accum_bytes);
-  plan.tile_stats = take(plan.tiles * rows * 2 * s.accum_bytes);
+  plan.statistics = take(kStatistics * rows * 8);
+  plan.rows = take(rows * (kRowDoubles * 8 + kRowValues * s.accum_bytes));
+  plan.tile_stats = take(kTileStats * plan.tiles * rows * s.accum_bytes);
+  plan.tile_extras = take(s.extras ? kTileExtras * plan.tiles * rows * s.accum_bytes : 0);
   plan.x = take(rows * s.hidden * s.accum_bytes);
   plan.dx = take(s.gradients ? s.threads * rows * s.hidden * s.accum_bytes : 0);
   plan.weight = take(s.converts_weight ? s.threads * plan.tile_cols * s.hidden * s.accum_bytes : 0);
+  plan.dweight = take(s.one_chunk ? s.threads * plan.tile_cols * (s.hidden + 1) * s.accum_bytes : 0);
   plan.buffers = plan.kept = used;
   int64_t tile_bytes = rows * plan.tile_cols * s.accum_bytes;
   if (s.may_keep && used + static_cast<size_t>(plan.tiles * tile_bytes) <= budget_bytes) {
@@ -105,8 +113,8 @@ constexpr double cost(const LossShape& s, const LossPlan& plan) {
 
 }  // namespace loss_plan
 
-// The smallest workspace of any plan: one row at a time, of the tile widths the smallest. A vocabulary of one tile is
-// kept whole more cheaply than in a buffer per thread.
+// The smallest workspace of any plan: one row at a time (or all of them, of one_chunk), of the tile widths the
+// smallest. A vocabulary of one tile is kept whole more cheaply than in a buffer per thread.
 constexpr size_t minimum_workspace_bytes(const LossShape& s) {
   using namespace loss_plan;
   size_t least = SIZE_MAX;
@@ -123,14 +131,16 @@ constexpr LossPlan plan_loss(const LossShape& s, size_t budget_bytes) {
   for (int64_t limit = kMaxTileCols; limit >= kColStep; limit /= 2) {
     for (int64_t rows = kMaxChunkRows; rows >= 1; rows = rows > kRowStep ? rows - kRowStep : rows / 2) {
       LossPlan plan = layout(s, rows, limit, budget_bytes);
+      if (s.one_chunk) rows = 1;  // the only height
       if (plan.bytes > budget_bytes) continue;
       double plan_cost = cost(s, plan);
       if (best.bytes == 0 || plan_cost < best_cost) best = plan, best_cost = plan_cost;
     }
   }
   if (best.bytes == 0) {
-    throw Error(ErrorCode::kRuntime, str("expected a loss workspace budget of at least ", minimum_workspace_bytes(s),
-                                         " bytes, got ", budget_bytes));
+    throw Error(ErrorCode::kRuntime,
+                str("expected a loss workspace budget of at least ", minimum_workspace_bytes(s), " bytes",
+                    s.one_chunk ? " (dweight_in_dtype keeps all rows)" : "", ", got ", budget_bytes));
   }
   return best;
 }

@@ -1,4 +1,4 @@
-// exp over the whole float range against std::exp in double, its limits, and the rounding of the loads and stores.
+// exp and tanh over the whole float range against double, their limits, and the rounding of the loads and stores.
 #include "kernels/cpu/vec.h"
 
 #include <gtest/gtest.h>
@@ -70,6 +70,57 @@ TEST(Vec, ExpInAVectorisedLoopEqualsTheScalar) {
     } else {
       EXPECT_NEAR(y[i], want, 2e-7 * want + 1.2e-38) << x[i];
     }
+  }
+}
+
+TEST(Vec, TanhIsAccurateEverywhere) {
+  double worst = 0;
+  float worst_at = 0;
+  int64_t seen = 0;
+  for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 499) {
+    const float x = std::bit_cast<float>(static_cast<uint32_t>(bits));
+    if (std::isnan(x) || std::abs(x) < std::numeric_limits<float>::min()) continue;
+    const double want = std::tanh(static_cast<double>(x)), ulp = std::ldexp(1.0, std::ilogb(want) - 23);
+    const double error = std::abs(cpu::tanh(x) - want) / ulp;
+    if (error > worst) worst = error, worst_at = x;
+    ++seen;
+  }
+  for (float x = 0.5f; x < 10; x = std::nextafter(x, kInf) * 1.000001f) {  // both forms meet here
+    const double want = std::tanh(static_cast<double>(x)), ulp = std::ldexp(1.0, std::ilogb(want) - 23);
+    const double error = std::abs(cpu::tanh(x) - want) / ulp;
+    if (error > worst) worst = error, worst_at = x;
+    ASSERT_EQ(cpu::tanh(-x), -cpu::tanh(x)) << x;
+    ASSERT_LE(cpu::tanh(x), 1.0f) << x;
+  }
+  EXPECT_LE(worst, 2.0) << "at " << worst_at;
+  EXPECT_GT(seen, 1000000);
+}
+
+TEST(Vec, TanhHasTheLimitsOfTheContract) {
+  EXPECT_EQ(cpu::tanh(0.0f), 0.0f);
+  EXPECT_TRUE(std::signbit(cpu::tanh(-0.0f)));
+  EXPECT_EQ(cpu::tanh(kInf), 1.0f);
+  EXPECT_EQ(cpu::tanh(-kInf), -1.0f);
+  EXPECT_EQ(cpu::tanh(std::numeric_limits<float>::lowest()), -1.0f);
+  EXPECT_EQ(cpu::tanh(1e-30f), 1e-30f);
+  EXPECT_EQ(cpu::tanh(1e-40f), 1e-40f);
+  EXPECT_TRUE(std::isnan(cpu::tanh(kNan)));
+  EXPECT_TRUE(std::isnan(cpu::tanh(std::bit_cast<float>(0x7f812345u))));
+  EXPECT_NEAR(cpu::tanh(0.3), std::tanh(0.3), 1e-16);
+}
+
+TEST(Vec, TanhInAVectorisedLoopEqualsTheScalar) {
+  constexpr int kN = 1025;
+  std::vector<float> x(kN), y(kN, 7.0f);
+  for (int i = 0; i < kN; ++i) x[i] = (i - 512) * 0.021f;
+  x[3] = kNan, x[4] = kInf, x[5] = -kInf;
+#pragma omp simd
+  for (int i = 0; i < kN; ++i) y[i] = cpu::tanh(x[i]);
+  for (int i = 0; i < kN; ++i) {
+    if (std::isnan(x[i]))
+      EXPECT_TRUE(std::isnan(y[i]));
+    else
+      EXPECT_NEAR(y[i], std::tanh(static_cast<double>(x[i])), 2.4e-7 * std::abs(std::tanh(x[i]))) << x[i];
   }
 }
 
