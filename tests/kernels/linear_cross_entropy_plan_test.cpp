@@ -30,7 +30,9 @@ LossShape random_shape(std::mt19937_64& gen) {
           .threads = pick({1, 2, 3, 16}),
           .converts_weight = gen() % 2 == 0,
           .may_keep = gen() % 2 == 0,
-          .gradients = gen() % 2 == 0};
+          .gradients = gen() % 2 == 0,
+          .extras = gen() % 2 == 0,
+          .one_chunk = gen() % 4 == 0};
 }
 
 TEST(LinearCrossEntropyPlan, FitsAnyBudgetFromTheMinimumOn) {
@@ -48,6 +50,8 @@ TEST(LinearCrossEntropyPlan, FitsAnyBudgetFromTheMinimumOn) {
       ASSERT_GE(plan.tiles * plan.tile_cols, shape.vocab);
       ASSERT_LT((plan.tiles - 1) * plan.tile_cols, shape.vocab);
       ASSERT_TRUE(shape.may_keep || plan.kept_tiles == 0);
+      ASSERT_LE(plan.tile_cols, loss_plan::kMaxTileCols);
+      ASSERT_TRUE(!shape.one_chunk || plan.chunks == 1);
     }
   }
 }
@@ -59,16 +63,38 @@ TEST(LinearCrossEntropyPlan, PartsDoNotOverlap) {
     LossPlan p = plan_loss(s, minimum_workspace_bytes(s) + (size_t{1} << (gen() % 28)));
     size_t a = s.accum_bytes, rows = p.chunk_rows, tile = rows * p.tile_cols * a;
     EXPECT_GE(p.labels - p.map, rows * 8);
-    EXPECT_GE(p.row_values - p.labels, rows * 8);
-    EXPECT_GE(p.tile_stats - p.row_values, loss_plan::kRowValues * rows * a);
-    EXPECT_GE(p.x - p.tile_stats, p.tiles * rows * 2 * a);
+    EXPECT_GE(p.statistics - p.labels, rows * 8);
+    EXPECT_GE(p.rows - p.statistics, rows * 7 * 8);
+    EXPECT_GE(p.tile_stats - p.rows, rows * (loss_plan::kRowDoubles * 8 + loss_plan::kRowValues * a));
+    EXPECT_GE(p.tile_extras - p.tile_stats, p.tiles * rows * 2 * a);
+    EXPECT_GE(p.x - p.tile_extras, s.extras ? p.tiles * rows * 4 * a : 0);
     EXPECT_GE(p.dx - p.x, rows * s.hidden * a);
     EXPECT_GE(p.weight - p.dx, s.gradients ? s.threads * rows * s.hidden * a : 0);
-    EXPECT_GE(p.buffers - p.weight, s.converts_weight ? s.threads * p.tile_cols * s.hidden * a : 0);
+    EXPECT_GE(p.dweight - p.weight, s.converts_weight ? s.threads * p.tile_cols * s.hidden * a : 0);
+    EXPECT_GE(p.buffers - p.dweight, s.one_chunk ? s.threads * p.tile_cols * (s.hidden + 1) * a : 0);
     EXPECT_GE(p.kept - p.buffers, p.kept_tiles < p.tiles ? s.threads * tile : 0);
     EXPECT_GE(p.bytes - p.kept, p.kept_tiles * tile);
-    for (size_t at : {p.labels, p.row_values, p.tile_stats, p.x, p.dx, p.weight, p.buffers, p.kept})
+    for (size_t at : {p.labels, p.statistics, p.rows, p.tile_stats, p.tile_extras, p.x, p.dx, p.weight, p.dweight,
+                      p.buffers, p.kept})
       EXPECT_EQ(at % 64, 0u);
+  }
+}
+
+// What rounds a tile of dweight once needs all rows there, and says so.
+TEST(LinearCrossEntropyPlan, OneChunkNamesItsLargerMinimum) {
+  LossShape shape = kHeadline;
+  const size_t chunked = minimum_workspace_bytes(shape);
+  shape.one_chunk = true;
+  const size_t minimum = minimum_workspace_bytes(shape);
+  EXPECT_GT(minimum, chunked + static_cast<size_t>(shape.rows * shape.hidden * shape.accum_bytes));
+  EXPECT_EQ(plan_loss(shape, minimum).chunk_rows, shape.rows);
+  try {
+    plan_loss(shape, minimum - 1);
+    FAIL();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find(str("at least ", minimum, " bytes")), std::string::npos) << text;
+    EXPECT_NE(text.find("dweight_in_dtype"), std::string::npos) << text;
   }
 }
 

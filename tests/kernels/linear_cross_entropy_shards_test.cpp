@@ -87,9 +87,9 @@ class Sharded {
     }
     for (int64_t chunk = 0; chunk < cut.count; ++chunk) {
       int64_t rows = std::min(cut.rows_per_chunk, c_.rows - chunk * cut.rows_per_chunk);
-      Array sets(accum_dtype(dtype_), 3 * rows * std::ssize(ranks_)), merged(accum_dtype(dtype_), 3 * rows);
+      Vector<double> sets(kLossStatistics * rows * ranks_.size(), NAN), merged(kLossStatistics * rows, NAN);
       for (size_t k = 0; k < ranks_.size(); ++k) {
-        char* set = static_cast<char*>(sets.data()) + k * 3 * rows * size_of(accum_dtype(dtype_));
+        double* set = sets.data() + k * kLossStatistics * rows;
         run(exec, LinearCrossEntropyBegin{
                       .call = call(*ranks_[k]), .chunk = chunk, .statistics = set, .plan_vocab = largest_});
       }
@@ -102,15 +102,14 @@ class Sharded {
   }
 
   void forward_then_backward(const Exec& exec) {
-    Array sets(accum_dtype(dtype_), 3 * c_.rows * std::ssize(ranks_)), merged(accum_dtype(dtype_), 3 * c_.rows);
+    Vector<double> sets(kLossStatistics * c_.rows * ranks_.size(), NAN), merged(kLossStatistics * c_.rows, NAN);
     for (size_t k = 0; k < ranks_.size(); ++k) {
       Rank& r = *ranks_[k];
-      LinearCrossEntropyForward args{
-          .in = call(r).in,
-          .options = call(r).options,
-          .out = {},
-          .workspace = {.budget_bytes = budget_},
-          .statistics = static_cast<char*>(sets.data()) + k * 3 * c_.rows * size_of(accum_dtype(dtype_))};
+      LinearCrossEntropyForward args{.in = call(r).in,
+                                     .options = call(r).options,
+                                     .out = {},
+                                     .workspace = {.budget_bytes = budget_},
+                                     .statistics = sets.data() + k * kLossStatistics * c_.rows};
       r.scratch.assign(workspace_bytes(exec, args), -1);
       args.workspace.data = r.scratch.data();
       args.workspace.size_bytes = r.scratch.size();
@@ -171,10 +170,9 @@ class Sharded {
   }
 
  private:
-  void merge(const Exec& exec, const Array& sets, Array& merged, int64_t rows) {
+  void merge(const Exec& exec, const Vector<double>& sets, Vector<double>& merged, int64_t rows) {
     run(exec,
-        LossMergeStatistics{
-            .sets = sets.data(), .merged = merged.data(), .count = std::ssize(ranks_), .rows = rows, .dtype = dtype_});
+        LossMergeStatistics{.sets = sets.data(), .merged = merged.data(), .count = std::ssize(ranks_), .rows = rows});
   }
 
   const LossCase& c_;
@@ -202,7 +200,7 @@ LossCase sharded_case(DType dtype) {
 }
 
 TEST_P(LinearCrossEntropyShards, BeginAndFinishEqualTheWhole) {
-  for (DType dtype : {DType::kF32, DType::kBf16, DType::kF64}) {
+  for (DType dtype : {DType::kF32, DType::kBf16, DType::kF16, DType::kF64}) {
     LossCase c = sharded_case(dtype);
     LossAnswer want = reference_linear_cross_entropy(c);
     for (const auto& parts : kCuts) {
@@ -218,7 +216,7 @@ TEST_P(LinearCrossEntropyShards, BeginAndFinishEqualTheWhole) {
 }
 
 TEST_P(LinearCrossEntropyShards, ForwardMergeBackwardEqualsTheWhole) {
-  for (DType dtype : {DType::kF32, DType::kBf16, DType::kF64}) {
+  for (DType dtype : {DType::kF32, DType::kBf16, DType::kF16, DType::kF64}) {
     LossCase c = sharded_case(dtype);
     LossAnswer want = reference_linear_cross_entropy(c);
     for (const auto& parts : kCuts) {

@@ -23,7 +23,7 @@ void check_case(const LossCase& c, const LossSetup& s) {
   }
 }
 
-constexpr DType kDTypes[] = {DType::kF32, DType::kBf16, DType::kF64};
+constexpr DType kDTypes[] = {DType::kF32, DType::kBf16, DType::kF16, DType::kF64};
 
 std::string describe(DType dtype, int64_t n, int64_t h, int64_t v) {
   return str(name_of(dtype), " N ", n, " H ", h, " V ", v);
@@ -67,7 +67,8 @@ TEST(LinearCrossEntropy, LargeVocabulariesInBf16) {
 }
 
 TEST(LinearCrossEntropy, WideHidden) {
-  for (DType dtype : {DType::kF32, DType::kBf16}) check_case(random_case(dtype, 17, 2048, 515, 3), {.dtype = dtype});
+  for (DType dtype : {DType::kF32, DType::kBf16, DType::kF16})
+    check_case(random_case(dtype, 17, 2048, 515, 3), {.dtype = dtype});
 }
 
 TEST(LinearCrossEntropy, Reductions) {
@@ -163,8 +164,19 @@ TEST(LinearCrossEntropy, AccumulatesIntoNonZeroGradients) {
 }
 
 TEST(LinearCrossEntropy, DxInAccumDtypeIsNotRounded) {
-  LossCase c = random_case(DType::kBf16, 33, 16, 130, 14);
-  check_case(c, {.dtype = DType::kBf16, .dx_in_accum_dtype = true});
+  for (DType dtype : {DType::kBf16, DType::kF16}) {
+    LossCase c = random_case(dtype, 33, 16, 130, 14);
+    check_case(c, {.dtype = dtype, .dx_in_accum_dtype = true});
+  }
+}
+
+TEST(LinearCrossEntropy, DweightInDtypeIsRoundedOnce) {
+  for (DType dtype : kDTypes) {
+    LossCase c = random_case(dtype, 70, 16, 130, 20);
+    if (dtype == DType::kF16) c.upstream = {64};  // as a loss scale: fp16's small gradients would be subnormal
+    check_case(c, {.dtype = dtype, .dweight_in_dtype = true, .pad_dweight = 3});
+    check_case(c, {.dtype = dtype, .with_dbias = false, .dweight_in_dtype = true, .budget_factor = 1});
+  }
 }
 
 TEST(LinearCrossEntropy, TargetTypesAndStrides) {
@@ -201,7 +213,7 @@ TEST(LinearCrossEntropy, RandomCombinations) {
     return all[gen() % all.size()];
   };
   for (int round = 0; round < 60; ++round) {
-    LossSetup s{.dtype = kDTypes[gen() % 3],
+    LossSetup s{.dtype = kDTypes[gen() % 4],
                 .index = pick(IndexType::kI32, IndexType::kI64),
                 .index_stride = pick(1, 2),
                 .reduction = pick(Reduction::kNone, Reduction::kMean, Reduction::kSum),
