@@ -8,12 +8,26 @@
 #include <map>
 #include <mutex>
 
-#include "kernels/cross_entropy/rows_cuda.cuh"
+#include "kernels/cross_entropy/row_launch_cuda.cuh"
 
 namespace xce::loss {
 
 constexpr int kClusterBlocks = 8;  // what every such GPU offers
 constexpr int kHeldWidth = 8;      // elements of a vector: two loads of 16 bytes, one store
+
+// Columns col .. col + kHeldWidth of a row; -inf beyond the last.
+__device__ inline cuda::Vec<float, kHeldWidth> read_logits(const DeviceRows<float, Bf16>& r, const LogitMap<float>& map,
+                                                           const float* row, int col) {
+  const int cols = static_cast<int>(r.cols);
+  if (col + kHeldWidth <= cols) return map(r, cuda::load<kHeldWidth>(row + col), col);
+  cuda::Vec<float, kHeldWidth> z;
+#pragma unroll
+  for (int j = 0; j < kHeldWidth; ++j) {
+    z.at[j] = minus_infinity<float>();
+    if (col + j < cols) z.at[j] = map(r, cuda::Vec<float, 1>{row[col + j]}, col + j).at[0];
+  }
+  return z;
+}
 
 // kHeld vectors to a thread. Clusters stay for row after row, with one barrier of the cluster to a row that counts:
 // 1. A gradient overwrites its row's logits after that barrier, where every block has its own in registers.
@@ -28,13 +42,15 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) cluster_losses_and_
   __shared__ double upstream[2];
   const auto cluster = cooperative_groups::this_cluster();
   const int rank = blockIdx.x % kClusterBlocks;  // here and below 32 bits, or a register spills
-  const double d = denominator(r.options, r.totals->n_valid);
+  const double d = denominator(r.options, *r.totals);
   auto column = [&](int k) {
     return ((k * kClusterBlocks + rank) * kThreads + static_cast<int>(threadIdx.x)) * kHeldWidth;
   };
+  const LogitMap<float> map(r.options);
+  auto exponential = [](float z) { return cuda::exp2_approx(z * Exponential<float>::kLog2e); };
   int turn = 0;
   for (int i = blockIdx.x / kClusterBlocks; i < r.rows; i += gridDim.x / kClusterBlocks) {
-    const int64_t label = r.label(i);
+    const RowTarget label = r.target(i);
     auto write = [&](auto&& gradient) {
 #pragma unroll
       for (int k = 0; k < kHeld; ++k)
@@ -42,19 +58,19 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) cluster_losses_and_
     };
     auto zero = [](int) { return cuda::Vec<Bf16, kHeldWidth>{}; };
     if (d == 0 && rank == 0) zero_input(r, i);
-    if (!is_valid(r.targets, label, r.vocab_global)) {
-      if (rank == 0 && threadIdx.x == 0) store_loss(r, i, nullptr);
+    if (!label.valid) {
+      if (rank == 0 && threadIdx.x == 0) store_loss(r, i, label, nullptr);
       write(zero);
       continue;
     }
     cuda::Vec<float, kHeldWidth> held[kHeld];
 #pragma unroll
-    for (int k = 0; k < kHeld; ++k) held[k] = read_logits<kHeldWidth>(r, r.logits + i * r.ld, column(k));
-    if (threadIdx.x == 0) upstream[turn] = row_upstream<float>(r.upstream, r.options.reduction, d, r.first_row + i);
-    const float target = rank == 0 && threadIdx.x == 0 ? target_logit(r, i, label) : 0;
+    for (int k = 0; k < kHeld; ++k) held[k] = read_logits(r, map, r.logits + i * r.ld, column(k));
+    if (threadIdx.x == 0) upstream[turn] = factor_of(r, label, d, i);
+    const double target = rank == 0 && threadIdx.x == 0 ? target_logit(r, i, label) : 0;
 
     // held becomes exp(z - the thread's maximum).
-    Part<Bf16> mine = Part<Bf16>::empty();
+    Part<float> mine;
 #pragma unroll
     for (int k = 0; k < kHeld; ++k)
 #pragma unroll
@@ -63,28 +79,32 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) cluster_losses_and_
 #pragma unroll
     for (int k = 0; k < kHeld; ++k)
 #pragma unroll
-      for (float& z : held[k].at) z = exponential<Bf16>(z - base), mine.sum += z;
+      for (float& z : held[k].at) z = exponential(z - base), mine.sum += z;
     mine = merge_block(mine);
     if (threadIdx.x == 0) block_part[turn] = {mine.max, mine.sum};
     cluster.sync();  // every block's part is there, and every logit was read
-    Part<Bf16> whole = Part<Bf16>::empty();
+    Part<float> whole;
 #pragma unroll
     for (int b = 0; b < kClusterBlocks; ++b) {
       const float2 part = *cluster.map_shared_rank(&block_part[turn], b);
       whole.merge({part.x, part.y});
     }
     if (rank == 0 && threadIdx.x == 0) {
-      const RowLoss row = row_loss(whole.max, whole.sum, target, r.options.z_loss);
-      store_loss(r, i, &row);
+      RowStatistics s;
+      s.max = static_cast<double>(whole.max), s.sum = static_cast<double>(whole.sum), s.target = target;
+      const RowTarget again = r.target(i);  // rather than hold its weight in registers
+      const RowLoss row = loss_of<false>(r, again, s);
+      store_loss(r, i, again, &row);
     }
     if (d == 0) {
       write(zero);
     } else {
-      const float logsum = r.options.z_loss != 0 ? logf(whole.sum) : 0;
-      const RowGradient<Bf16> gradient(r, label, upstream[turn], whole.max, logsum);
-      const float scale = exponential<Bf16>(thread_max - whole.max) / whole.sum;
+      const double logsum = r.options.z_loss != 0 ? static_cast<double>(logf(whole.sum)) : 0;
+      const RowGradient<Bf16, false> gradient(r, label, upstream[turn], static_cast<double>(whole.max) + logsum, 0);
+      const float scale = exponential(thread_max - whole.max) / whole.sum;
       write([&](int k) {
-        return gradient.template finish<kHeldWidth>(held[k], gradient.k * scale, column(k), r.cols, scale);
+        return gradient.template finish<kHeldWidth>(held[k], gradient.k * scale, column(k), static_cast<int>(r.cols),
+                                                    scale);
       });
     }
     turn ^= 1;
@@ -128,7 +148,8 @@ void launch_cluster(const CudaExec& exec, const DeviceRows<float, Bf16>& r) {
 inline bool launch_in_cluster(const CudaExec& exec, const DeviceRows<float, Bf16>& r) {
   constexpr int64_t kColumns = int64_t{kClusterBlocks} * kHeldWidth * 512;
   const bool aligned = r.ld % kHeldWidth == 0 && cuda::aligned16(r.logits, r.dlogits);
-  if (exec.cc_major < 9 || !aligned || r.rows == 0 || r.cols <= kColumns / 2 || r.cols > 8 * kColumns) return false;
+  if (is_general(r) || exec.cc_major < 9 || !aligned || r.rows == 0 || r.cols <= kColumns / 2 || r.cols > 8 * kColumns)
+    return false;
   if (r.cols <= kColumns)
     launch_cluster<512, 1>(exec, r);
   else if (r.cols <= 2 * kColumns)
@@ -139,8 +160,8 @@ inline bool launch_in_cluster(const CudaExec& exec, const DeviceRows<float, Bf16
     launch_cluster<1024, 4>(exec, r);
   return true;
 }
-template <class T>
-bool launch_in_cluster(const CudaExec&, const DeviceRows<T, T>&) {
+template <class In, class Out>
+bool launch_in_cluster(const CudaExec&, const DeviceRows<In, Out>&) {
   return false;
 }
 
