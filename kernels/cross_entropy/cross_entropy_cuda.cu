@@ -4,10 +4,14 @@
 #include <algorithm>
 
 #include "kernels/base/workspace.h"
-#include "kernels/cross_entropy/rows_cuda.cuh"
+#include "kernels/cross_entropy/row_launch_cuda.cuh"
 
 namespace xce {
 namespace {
+
+using loss::RowSums;
+using loss::Statistics;
+using loss::StatisticsView;
 
 struct Scratch {
   loss::Totals* totals;
@@ -22,21 +26,28 @@ struct Scratch {
   }
 };
 
+int64_t vocab_global(const CrossEntropyInputs& in) {
+  return in.vocab_global < 0 ? in.shard_offset + in.vocab : in.vocab_global;
+}
+bool is_whole_vocab(const CrossEntropyInputs& in) {
+  return in.shard_offset == 0 && in.vocab_global <= in.vocab;
+}
+
 template <class Args>
-void check(const CudaExec& exec, const Args& args) {
+void check(const CudaExec& exec, const Args& args, const LossOutputs& out) {
   const CrossEntropyInputs& in = args.in;
-  loss::check(args.options);
+  loss::check(in.targets, args.options, out, in.rows, in.vocab);
   XCE_CHECK(in.rows >= 0, "cross-entropy rows >= 0", in.rows);
   XCE_CHECK(in.vocab >= 1, "cross-entropy vocab >= 1", in.vocab);
   XCE_CHECK(in.ld == 0 || in.ld >= in.vocab, "ld 0 or >= vocab", in.ld);
   XCE_CHECK(in.shard_offset >= 0, "shard_offset >= 0", in.shard_offset);
-  XCE_CHECK(in.rows == 0 || (in.logits && in.targets.index), "logits and targets", "null");
+  XCE_CHECK(in.rows == 0 || in.logits, "logits", "null");
   const size_t bytes = workspace_bytes(exec, args);
   XCE_CHECK(args.workspace && args.workspace_size_bytes >= bytes, str("a workspace of ", bytes, " bytes"),
             args.workspace_size_bytes);
 }
 void check_whole_vocab(const CrossEntropyInputs& in) {
-  XCE_CHECK(in.shard_offset == 0 && in.vocab_global <= in.vocab, "the whole vocabulary, or a shard's statistics alone",
+  XCE_CHECK(is_whole_vocab(in), "the whole vocabulary, or a shard's statistics alone",
             str("a shard of ", in.vocab_global, " labels"));
 }
 template <class Args>
@@ -49,23 +60,42 @@ void check_dlogits(const Args& args) {
             "equal leading dimensions of logits and of the dlogits that overwrite them", ld);
 }
 
-template <class T>
-loss::DeviceRows<T, T> rows_of(const CrossEntropyInputs& in, const LossOptions& options, const Scratch& scratch) {
+template <class Args>
+loss::DeviceCall call_of(const Args& args, const Scratch& scratch) {
+  return {.targets = args.in.targets,
+          .options = args.options,
+          .upstream = {},
+          .out = {},
+          .dtype = args.in.dtype,
+          .rows = args.in.rows,
+          .vocab_global = vocab_global(args.in),
+          .totals = scratch.totals};
+}
+template <class T, class Args>
+loss::DeviceRows<T, T> rows_of(const Args& args, const Scratch& scratch) {
+  const CrossEntropyInputs& in = args.in;
   loss::DeviceRows<T, T> r{};
   r.logits = static_cast<const T*>(in.logits);
   r.ld = in.ld ? in.ld : in.vocab;
   r.ld_out = r.ld;
   r.rows = in.rows;
-  r.vocab_global = in.vocab_global < 0 ? in.shard_offset + in.vocab : in.vocab_global;
+  r.vocab_global = vocab_global(in);
   r.cols = std::clamp<int64_t>(r.vocab_global - in.shard_offset, 0, in.vocab);
   r.cols_out = in.vocab;
   r.first_col = in.shard_offset;
   r.targets = in.targets;
-  r.options = options;
+  if (r.targets.ld_probabilities == 0) r.targets.ld_probabilities = in.vocab;
+  r.options = args.options;
+  r.extras = loss::extras_of(in.targets, args.options, {});
   r.totals = scratch.totals;
   r.row_loss = scratch.row_loss;
   r.row_z_loss = scratch.row_z_loss;
   return r;
+}
+template <class T, class Args>
+void set_outputs(loss::DeviceRows<T, T>& r, const Args& args) {
+  r.out = args.out;
+  r.extras = loss::extras_of(args.in.targets, args.options, args.out);
 }
 template <class T, class Args>
 void set_gradient(loss::DeviceRows<T, T>& r, const Args& args) {
@@ -73,50 +103,68 @@ void set_gradient(loss::DeviceRows<T, T>& r, const Args& args) {
   r.ld_out = args.ld_dlogits ? args.ld_dlogits : args.in.vocab;
   r.upstream = args.upstream;
 }
+RowSums sums_of(const Scratch& scratch, int64_t rows) {
+  return {.loss = scratch.row_loss, .z_loss = scratch.row_z_loss, .rows = rows};
+}
+// Whether a row needs what only all rows together tell before its gradient, or its loss, is known.
+template <class Args>
+bool gradient_needs_counts(const Args& args) {
+  const LossOptions& options = args.options;
+  return (options.reduction == Reduction::kMean && !options.denominator) || options.label_smoothing != 0;
+}
 
 template <class T>
 void forward(const CudaExec& exec, const CrossEntropyForward& args) {
-  using A = Accum<T>;
   const int64_t rows = args.in.rows;
   const Scratch scratch(args.workspace, rows);
-  auto r = rows_of<T>(args.in, args.options, scratch);
-  r.out = args.out;
-  loss::count_on_device(exec, args.in.targets, rows, r.vocab_global, scratch.totals);
-  A* sets = static_cast<A*>(args.statistics);
-  if (!sets) sets = reinterpret_cast<A*>(static_cast<char*>(args.workspace) + scratch.bytes);
-  const loss::DeviceSet<A> set{sets, sets + rows, sets + 2 * rows};
-  loss::launch_statistics(exec, r, set, true);
-  loss::launch_losses(exec, r, loss::DeviceSet<const A>{set.max, set.sum, set.target});
-  loss::sum_losses(exec, args.in.dtype, r.row_loss, r.row_z_loss, rows, r.totals, true, args.options, args.out);
+  auto r = rows_of<T>(args, scratch);
+  set_outputs(r, args);
+  if (args.statistics) r.extras.entropy = r.extras.argmax = true;
+  loss::DeviceCall call = call_of(args, scratch);
+  call.out = args.out;
+  const bool losses = loss::any(args.out);
+  // Counted with the sums, unless the rows need the sum of the class weights or add to the counts themselves.
+  const bool first = losses && (args.options.label_smoothing != 0 || args.out.n_correct);
+  if (first) loss::launch_counts(exec, call);
+  loss::launch_statistics(exec, r, StatisticsView{args.statistics, rows, 0},
+                          losses ? Statistics::kWhole : Statistics::kFirst);
+  RowSums sums = sums_of(scratch, rows);
+  sums.count = !first;
+  if (losses) loss::launch_sums(exec, call, sums);
 }
 
 template <class T>
 void backward(const CudaExec& exec, const CrossEntropyBackward& args) {
   using A = Accum<T>;
   const Scratch scratch(args.workspace, args.in.rows);
-  auto r = rows_of<T>(args.in, args.options, scratch);
+  auto r = rows_of<T>(args, scratch);
   set_gradient(r, args);
-  r.offset = const_cast<A*>(static_cast<const A*>(args.offset));
+  r.offset = const_cast<A*>(static_cast<const A*>(args.offset));  // gradients only read them
   r.logsum = const_cast<A*>(static_cast<const A*>(args.logsum));
-  loss::count_on_device(exec, args.in.targets, args.in.rows, r.vocab_global, scratch.totals);
+  if (gradient_needs_counts(args)) loss::launch_counts(exec, call_of(args, scratch));
   loss::launch_gradients(exec, r);
 }
 
 template <class T>
 void forward_backward(const CudaExec& exec, const CrossEntropyForwardBackward& args) {
   const Scratch scratch(args.workspace, args.in.rows);
-  auto r = rows_of<T>(args.in, args.options, scratch);
+  auto r = rows_of<T>(args, scratch);
+  set_outputs(r, args);
   set_gradient(r, args);
-  r.out = args.out;
-  loss::count_on_device(exec, args.in.targets, args.in.rows, r.vocab_global, scratch.totals);
+  loss::DeviceCall call = call_of(args, scratch);
+  call.out = args.out;
+  const bool first = gradient_needs_counts(args) || args.out.n_correct;
+  if (first) loss::launch_counts(exec, call);
   loss::launch_losses_and_gradients(exec, r);
-  loss::sum_losses(exec, args.in.dtype, r.row_loss, r.row_z_loss, r.rows, r.totals, true, args.options, args.out);
+  RowSums sums = sums_of(scratch, r.rows);
+  sums.count = !first;
+  if (loss::any(args.out)) loss::launch_sums(exec, call, sums);
 }
 
 }  // namespace
 
 size_t workspace_bytes(const CudaExec&, const CrossEntropyForward& args) {
-  return Scratch(nullptr, args.in.rows).bytes + 3 * args.in.rows * size_of(accum_dtype(args.in.dtype));
+  return Scratch(nullptr, args.in.rows).bytes;
 }
 size_t workspace_bytes(const CudaExec&, const CrossEntropyBackward& args) {
   return Scratch(nullptr, args.in.rows).bytes;
@@ -126,23 +174,23 @@ size_t workspace_bytes(const CudaExec&, const CrossEntropyForwardBackward& args)
 }
 
 void launch(const CudaExec& exec, const CrossEntropyForward& args) {
-  check(exec, args);
+  check(exec, args, args.out);
   if (loss::any(args.out)) check_whole_vocab(args.in);
-  visit_dtype(args.in.dtype, [&]<class T>(std::type_identity<T>) { forward<T>(exec, args); });
+  visit_loss_dtype(args.in.dtype, [&]<class T>(std::type_identity<T>) { forward<T>(exec, args); });
 }
 
 void launch(const CudaExec& exec, const CrossEntropyBackward& args) {
-  check(exec, args);
-  XCE_CHECK(args.in.rows == 0 || (args.offset && args.logsum), "the forward's residual", "null");
+  check(exec, args, {});
+  loss::check_backward(args.in.targets, is_whole_vocab(args.in), args.offset, args.logsum, args.in.rows);
   check_dlogits(args);
-  visit_dtype(args.in.dtype, [&]<class T>(std::type_identity<T>) { backward<T>(exec, args); });
+  visit_loss_dtype(args.in.dtype, [&]<class T>(std::type_identity<T>) { backward<T>(exec, args); });
 }
 
 void launch(const CudaExec& exec, const CrossEntropyForwardBackward& args) {
-  check(exec, args);
+  check(exec, args, args.out);
   check_whole_vocab(args.in);
   check_dlogits(args);
-  visit_dtype(args.in.dtype, [&]<class T>(std::type_identity<T>) { forward_backward<T>(exec, args); });
+  visit_loss_dtype(args.in.dtype, [&]<class T>(std::type_identity<T>) { forward_backward<T>(exec, args); });
 }
 
 }  // namespace xce

@@ -1,90 +1,142 @@
-// Counting targets, merging shards' row statistics, the loss from merged ones, and sums of rows' losses: O(rows), sums
-// by one block in a fixed order.
+// Counting targets, merging row statistics, the loss from merged ones, and sums of rows' losses: O(rows), sums by one
+// block in a fixed order.
 #include "kernels/cross_entropy/loss.h"
 
+#include "kernels/base/cuda_check.h"
 #include "kernels/cross_entropy/rows_cuda.cuh"
 
 namespace xce {
 namespace {
 
-constexpr int kSumThreads = 1024;
+using loss::DeviceCall;
+using loss::RowTarget;
+using loss::Totals;
 
-__device__ loss::Totals count_rows(const LossTargets& targets, int64_t rows, int64_t vocab_global) {
-  long long counts[2] = {0, 0};
-  for (int64_t i = threadIdx.x; i < rows; i += blockDim.x) {
-    const int64_t label = loss::device_label(targets, i);
-    if (label != targets.ignore_index) ++counts[loss::in_vocab(label, vocab_global) ? 0 : 1];
-  }
-  cuda::block_sums(counts);
-  loss::Totals totals;
-  totals.n_valid = counts[0], totals.out_of_range = counts[1];
-  return totals;
+constexpr int kSumThreads = 1024;
+constexpr double kScaleHeadroom = 0x1p-10;  // of fp16's 65504 and 2^-14
+
+template <class A>
+__device__ RowTarget target_of(const DeviceCall& call, int64_t i) {
+  return loss::row_target<A>(call.targets, call.options, call.vocab_global, i);
 }
 
-__global__ void __launch_bounds__(kSumThreads)
-    count_kernel(LossTargets targets, int64_t rows, int64_t vocab_global, loss::Totals* to) {
-  const loss::Totals totals = count_rows(targets, rows, vocab_global);
-  if (threadIdx.x == 0) *to = totals;
+// The counts of all rows, in every thread.
+template <class A>
+__device__ Totals count_rows(const DeviceCall& call) {
+  Totals mine;
+  for (int64_t i = threadIdx.x; i < call.rows; i += blockDim.x)
+    loss::count_row<A>(mine, call.options, target_of<A>(call, i), i);
+  const bool sums_weights = call.options.label_smoothing != 0 && call.targets.index && call.options.class_weights;
+  if (sums_weights) {
+    const A* weights = static_cast<const A*>(call.options.class_weights);
+#pragma unroll 8
+    for (int64_t v = threadIdx.x; v < call.vocab_global; v += blockDim.x)
+      mine.class_weights += static_cast<double>(weights[v]);
+  }
+  double weights[2] = {mine.weight_sum, mine.class_weights};
+  cuda::block_sums(weights);
+  long long counts[2] = {mine.n_valid, mine.out_of_range};
+  cuda::block_sums(counts);
+  constexpr long long kNone = INT64_MAX;
+  const long long first = cuda::block_min<long long>(mine.first_out_of_range < 0 ? kNone : mine.first_out_of_range);
+  Totals all;
+  all.n_valid = counts[0], all.out_of_range = counts[1];
+  all.first_out_of_range = first == kNone ? -1 : first;
+  all.weight_sum = weights[0];
+  all.class_weights = sums_weights ? weights[1] : static_cast<double>(call.vocab_global);
+  return all;
+}
+
+// A power of two near 2^-10 of the largest |gradient| of a logit, up to the z-loss's lse and probabilities' masses.
+template <class A>
+__device__ float gradient_scale(const DeviceCall& call, const Totals& totals) {
+  const double d = loss::denominator(call.options, totals);
+  double largest = 0;
+  for (int64_t i = threadIdx.x; d != 0 && i < call.rows; i += blockDim.x) {
+    const RowTarget target = target_of<A>(call, i);
+    if (!target.valid) continue;
+    const double g = loss::row_factor<A>(call.upstream, call.options, target.token_weight, d, i);
+    const double mass = target.label == loss::kNoLabel
+                            ? 1
+                            : loss::mass_of<A>(call.options, totals, target.label, call.vocab_global).total;
+    const double size = fabs(g) * (fabs(mass) + 2 * fabs(call.options.z_loss));
+    if (isfinite(size)) largest = fmax(largest, size);
+  }
+  largest = cuda::block_max(largest);
+  if (largest == 0) return 1;
+  return static_cast<float>(exp2(fmin(fmax(ceil(log2(largest * kScaleHeadroom)), -100.0), 100.0)));
+}
+
+template <class A>
+__global__ void __launch_bounds__(kSumThreads) count_kernel(DeviceCall call) {
+  const Totals totals = count_rows<A>(call);
+  float scale = 1;
+  if (call.gradient_scale) scale = gradient_scale<A>(call, totals);
+  if (threadIdx.x != 0) return;
+  *call.totals = totals;
+  if (call.gradient_scale) *call.gradient_scale = scale;
 }
 
 template <class V>
-__device__ void put(V* to, int64_t value, bool accumulate) {
-  if (to) *to = (accumulate ? *to : V(0)) + static_cast<V>(value);
+__device__ void put(V* to, V value, bool accumulate) {
+  if (to) *to = (accumulate ? *to : V(0)) + value;
 }
-__global__ void __launch_bounds__(kSumThreads) loss_count(LossCount args) {
-  const loss::Totals totals = count_rows(args.targets, args.rows, args.vocab_global);
+template <class A>
+__global__ void __launch_bounds__(kSumThreads) loss_count(LossCount args, DeviceCall call) {
+  const Totals totals = count_rows<A>(call);
   if (threadIdx.x != 0) return;
   put(args.n_valid, totals.n_valid, args.accumulate);
-  put(args.weight_sum, totals.n_valid, args.accumulate);
+  put(args.weight_sum, totals.weight_sum, args.accumulate);
   put(args.out_of_range, totals.out_of_range, args.accumulate);
+  if (args.first_out_of_range && !(args.accumulate && *args.first_out_of_range >= 0))
+    *args.first_out_of_range = totals.first_out_of_range;
 }
 
 template <class A>
-__global__ void __launch_bounds__(kSumThreads)
-    sum_kernel(const double* row_loss, const double* row_z_loss, int64_t rows, loss::Totals* totals, bool last,
-               LossOptions options, LossOutputs out) {
+__global__ void __launch_bounds__(kSumThreads) sum_kernel(DeviceCall call, loss::RowSums rows) {
+  Totals counts;
+  if (rows.count) counts = count_rows<A>(call);
   double sums[2] = {0, 0};
-  for (int64_t i = threadIdx.x; i < rows; i += blockDim.x) sums[0] += row_loss[i], sums[1] += row_z_loss[i];
+  for (int64_t i = threadIdx.x; i < rows.rows; i += blockDim.x) sums[0] += rows.loss[i], sums[1] += rows.z_loss[i];
   cuda::block_sums(sums);
   if (threadIdx.x != 0) return;
-  totals->loss += sums[0], totals->z_loss += sums[1];
-  if (last) loss::store_totals<A>(out, options, *totals);
+  Totals& totals = *call.totals;
+  if (rows.count) totals = counts;
+  totals.loss += sums[0], totals.z_loss += sums[1];
+  if (rows.last) loss::store_totals<A>(call.out, call.options, totals);
 }
 
-template <class A>
 __global__ void __launch_bounds__(cuda::kThreads) merge(LossMergeStatistics args) {
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (i >= args.rows) return;
-  loss::Part<double> all = loss::Part<double>::empty();
-  double target = 0;
-  for (int64_t k = 0; k < args.count; ++k) {
-    const A* set = static_cast<const A*>(args.sets) + 3 * args.rows * k;
-    all.merge({static_cast<double>(set[i]), static_cast<double>(set[args.rows + i])});
-    target += set[2 * args.rows + i];
-  }
-  A* merged = static_cast<A*>(args.merged);
-  merged[i] = static_cast<A>(all.max);
-  merged[args.rows + i] = static_cast<A>(all.sum);
-  merged[2 * args.rows + i] = static_cast<A>(target);
+  loss::RowStatistics all;
+  for (int64_t k = 0; k < args.count; ++k)
+    all.merge(loss::RowStatistics::load(args.sets + kLossStatistics * args.rows * k, args.rows, i));
+  all.store(args.merged, args.rows, i);
 }
 
 template <class A>
-__global__ void __launch_bounds__(kSumThreads) from_statistics(LossFromStatistics args) {
-  const A* set = static_cast<const A*>(args.statistics);
-  loss::Totals totals = count_rows(args.targets, args.rows, args.vocab_global);
+__global__ void __launch_bounds__(kSumThreads) from_statistics(DeviceCall call, const double* statistics) {
+  Totals totals = count_rows<A>(call);
   double sums[2] = {0, 0};
-  for (int64_t i = threadIdx.x; i < args.rows; i += blockDim.x) {
-    if (!loss::is_valid(args.targets, loss::device_label(args.targets, i), args.vocab_global)) {
-      loss::store_row<A>(args.out, i, nullptr);
+  long long correct[1] = {0};
+  for (int64_t i = threadIdx.x; i < call.rows; i += blockDim.x) {
+    const RowTarget target = target_of<A>(call, i);
+    if (!target.valid) {
+      loss::store_row<A>(call.options, call.out, i, target, nullptr);
       continue;
     }
-    const loss::RowLoss row = loss::row_loss(set[i], set[args.rows + i], set[2 * args.rows + i], args.options.z_loss);
+    const auto s = loss::RowStatistics::load(statistics, call.rows, i);
+    const loss::Mass mass = loss::mass_of<A>(call.options, totals, target.label, call.vocab_global);
+    const loss::RowLoss row = loss::row_loss(s, mass, target.token_weight, call.options.z_loss);
     sums[0] += row.loss, sums[1] += row.z_loss;
-    loss::store_row<A>(args.out, i, &row);
+    correct[0] += target.label != loss::kNoLabel && row.argmax == target.label ? 1 : 0;
+    loss::store_row<A>(call.options, call.out, i, target, &row);
   }
   cuda::block_sums(sums);
-  totals.loss = sums[0], totals.z_loss = sums[1];
-  if (threadIdx.x == 0) loss::store_totals<A>(args.out, args.options, totals);
+  cuda::block_sums(correct);
+  totals.loss = sums[0], totals.z_loss = sums[1], totals.n_correct = correct[0];
+  if (threadIdx.x == 0) loss::store_totals<A>(call.out, call.options, totals);
 }
 
 template <class F>
@@ -97,38 +149,47 @@ void visit_accum(DType dtype, F&& f) {
 
 }  // namespace
 
-void loss::count_on_device(const CudaExec& exec, const LossTargets& targets, int64_t rows, int64_t vocab_global,
-                           Totals* totals) {
-  count_kernel<<<1, kSumThreads, 0, exec.stream>>>(targets, rows, vocab_global, totals);
+void loss::launch_counts(const CudaExec& exec, const DeviceCall& call) {
+  visit_accum(call.dtype,
+              [&]<class A>(std::type_identity<A>) { count_kernel<A><<<1, kSumThreads, 0, exec.stream>>>(call); });
   cuda::check_launch("count of targets");
 }
 
-void loss::sum_losses(const CudaExec& exec, DType dtype, const double* row_loss, const double* row_z_loss, int64_t rows,
-                      Totals* totals, bool last, const LossOptions& options, const LossOutputs& out) {
-  visit_accum(dtype, [&]<class A>(std::type_identity<A>) {
-    sum_kernel<A><<<1, kSumThreads, 0, exec.stream>>>(row_loss, row_z_loss, rows, totals, last, options, out);
-  });
+void loss::launch_sums(const CudaExec& exec, const DeviceCall& call, const RowSums& sums) {
+  visit_accum(call.dtype,
+              [&]<class A>(std::type_identity<A>) { sum_kernel<A><<<1, kSumThreads, 0, exec.stream>>>(call, sums); });
   cuda::check_launch("sum of losses");
 }
 
 void launch(const CudaExec& exec, const LossCount& args) {
-  loss_count<<<1, kSumThreads, 0, exec.stream>>>(args);
+  DeviceCall call{.targets = args.targets, .dtype = args.dtype, .rows = args.rows, .vocab_global = args.vocab_global};
+  call.options.class_weights = args.class_weights;
+  call.options.token_weights = args.token_weights;
+  loss::check(call.targets, call.options, call.out, call.rows, call.vocab_global);
+  visit_accum(args.dtype,
+              [&]<class A>(std::type_identity<A>) { loss_count<A><<<1, kSumThreads, 0, exec.stream>>>(args, call); });
   cuda::check_launch("LossCount");
 }
 
 void launch(const CudaExec& exec, const LossMergeStatistics& args) {
   XCE_CHECK(args.count >= 1, "LossMergeStatistics.count >= 1", args.count);
   if (args.rows == 0) return;
-  visit_accum(args.dtype, [&]<class A>(std::type_identity<A>) {
-    merge<A><<<loss::row_grid(cuda::ceil_div(args.rows, cuda::kThreads)), cuda::kThreads, 0, exec.stream>>>(args);
-  });
+  merge<<<loss::row_grid(cuda::ceil_div(args.rows, cuda::kThreads)), cuda::kThreads, 0, exec.stream>>>(args);
   cuda::check_launch("LossMergeStatistics");
 }
 
 void launch(const CudaExec& exec, const LossFromStatistics& args) {
-  loss::check(args.options);
-  visit_accum(args.dtype,
-              [&]<class A>(std::type_identity<A>) { from_statistics<A><<<1, kSumThreads, 0, exec.stream>>>(args); });
+  const DeviceCall call{.targets = args.targets,
+                        .options = args.options,
+                        .out = args.out,
+                        .dtype = args.dtype,
+                        .rows = args.rows,
+                        .vocab_global = args.vocab_global};
+  // The probabilities themselves are not read here, so their leading dimension says nothing.
+  loss::check(args.targets, args.options, args.out, args.rows, 0);
+  visit_accum(args.dtype, [&]<class A>(std::type_identity<A>) {
+    from_statistics<A><<<1, kSumThreads, 0, exec.stream>>>(call, args.statistics);
+  });
   cuda::check_launch("LossFromStatistics");
 }
 

@@ -12,6 +12,10 @@
 
 namespace xce::loss {
 
+// Device code may use them, not the functions that give them.
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
 XCE_HOST_DEVICE inline int64_t label_of(const LossTargets& targets, int64_t row) {
   const int64_t at = row * targets.stride;
   return targets.type == IndexType::kI32 ? static_cast<const int32_t*>(targets.index)[at]
@@ -142,7 +146,7 @@ XCE_HOST_DEVICE Mass mass_of(const LossOptions& options, const Totals& totals, i
 
 // A row's statistics over (a part of) its columns; see LossMergeStatistics. Empty: of no column.
 struct RowStatistics {
-  double max = -std::numeric_limits<double>::infinity();
+  double max = -kInfinity;
   double sum = 0, target = 0, mass_logits = 0, mass = 0, entropy = 0, argmax = -1;
 
   // Joins another part's; of equal maxima the lower label stays. A part that held only NaN keeps them in its sum.
@@ -162,7 +166,7 @@ struct RowStatistics {
   // The same relative to `top`, which is not below max.
   XCE_HOST_DEVICE RowStatistics rebased(double top) const {
     RowStatistics r = *this;
-    if (max == top || max == -std::numeric_limits<double>::infinity()) return r;
+    if (max == top || max == -kInfinity) return r;
     const double shift = max - top, factor = exp(shift);
     r.sum = sum * factor;
     r.entropy = (entropy + sum * shift) * factor;
@@ -202,7 +206,7 @@ XCE_HOST_DEVICE inline RowLoss row_loss(const RowStatistics& s, const Mass& mass
           logsum,
           token_weight * (loss + z),
           token_weight * z,
-          logsum - s.entropy / s.sum,
+          s.entropy != 0 ? logsum - s.entropy / s.sum : logsum,
           static_cast<int64_t>(s.argmax)};
 }
 
@@ -227,7 +231,7 @@ XCE_HOST_DEVICE void store_row(const LossOptions& options, const LossOutputs& ou
   auto put = [&](void* to, double value, double ignored) {
     if (to) static_cast<A*>(to)[i] = static_cast<A>(row ? value : ignored);
   };
-  put(out.row_loss, row ? row->loss : 0, poisoned ? std::numeric_limits<double>::quiet_NaN() : 0);
+  put(out.row_loss, row ? row->loss : 0, poisoned ? kNan : 0);
   put(out.offset, row ? row->offset : 0, 0);
   put(out.logsum, row ? row->logsum : 0, 0);
   put(out.row_max, row ? row->offset : 0, 0);
@@ -237,7 +241,6 @@ XCE_HOST_DEVICE void store_row(const LossOptions& options, const LossOutputs& ou
 
 template <class A>
 XCE_HOST_DEVICE void store_totals(const LossOutputs& out, const LossOptions& options, const Totals& totals) {
-  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   const double d = denominator(options, totals);
   double loss = d == 0 ? (options.empty_is_nan ? kNan : 0) : totals.loss / d;
   if (options.out_of_range_is_nan && totals.out_of_range > 0) loss = kNan;

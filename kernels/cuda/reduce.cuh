@@ -34,4 +34,25 @@ __device__ inline T block_sum(T value) {
   return values[0];
 }
 
+// op(a, b) over the block's values, associative and commutative; every thread calls it and gets the result.
+template <class T, class Op>
+__device__ inline T block_reduce(T value, Op op) {
+  __shared__ T warp_values[32];
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value = op(value, __shfl_xor_sync(~0u, value, offset));
+  if (threadIdx.x % 32 == 0) warp_values[threadIdx.x / 32] = value;
+  __syncthreads();
+  for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) value = op(value, warp_values[warp]);
+  __syncthreads();  // before the next call writes warp_values
+  return value;
+}
+template <class T>
+__device__ inline T block_min(T value) {
+  return block_reduce(value, [](T a, T b) { return b < a ? b : a; });
+}
+template <class T>
+__device__ inline T block_max(T value) {
+  return block_reduce(value, [](T a, T b) { return b > a ? b : a; });
+}
+
 }  // namespace xce::cuda

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
 #include <cstring>
@@ -12,9 +13,12 @@
 
 namespace xce::cuda {
 
-// x as the type that arithmetic on it uses: float for Bf16 and float, double for double.
+// x as the type that arithmetic on it uses: double for double, float for the others.
 __device__ inline float widen(Bf16 x) {
   return __uint_as_float(static_cast<uint32_t>(x.bits) << 16);
+}
+__device__ inline float widen(F16 x) {
+  return __half2float(__ushort_as_half(x.bits));
 }
 __device__ inline float widen(float x) {
   return x;
@@ -35,6 +39,10 @@ __device__ inline T narrow(Accum<T> x) {
     Bf16 y;
     y.bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
     return y;
+  } else if constexpr (std::is_same_v<T, F16>) {
+    F16 y;
+    y.bits = __half_as_ushort(__float2half_rn(x));
+    return y;
   } else {
     return x;
   }
@@ -45,11 +53,11 @@ template <class To, class From>
 __device__ inline To rounded(From x) {
   if constexpr (std::is_same_v<To, From>) {
     return x;
-  } else if constexpr (std::is_same_v<To, Bf16> && std::is_same_v<From, double>) {
+  } else if constexpr (sizeof(To) == 2 && std::is_same_v<From, double>) {
     // Round to odd in between: the last bit of the float keeps what was cut off, so that no tie arises.
     float y = __double2float_rz(x);
     if (static_cast<double>(y) != x) y = __uint_as_float(__float_as_uint(y) | 1u);
-    return narrow<Bf16>(y);
+    return narrow<To>(y);
   } else {
     return narrow<To>(static_cast<Accum<To>>(widen(x)));
   }

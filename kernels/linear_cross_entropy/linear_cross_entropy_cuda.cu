@@ -14,16 +14,20 @@ struct Cuda {
   using Chunk = loss::CudaChunk<T>;
   static constexpr size_t kWorkspaceAlignment = 16;
 
-  static Plan plan(const CudaExec&, const LinearCrossEntropyInputs& in, int64_t vocab, loss::Work work,
-                   size_t budget_bytes) {
+  static Plan plan(const CudaExec&, const LinearCrossEntropyForwardBackward& call, int64_t vocab, loss::Work work,
+                   loss::Extras) {
+    const LinearCrossEntropyInputs& in = call.in;
+    const auto bytes = static_cast<int64_t>(size_of(in.dtype));
+    const auto accum_bytes = static_cast<int64_t>(size_of(accum_dtype(in.dtype)));
     return plan_loss(CudaLossShape{.rows = in.rows,
                                    .hidden = in.hidden,
                                    .vocab = vocab,
-                                   .bytes = static_cast<int64_t>(size_of(in.dtype)),
-                                   .accum_bytes = static_cast<int64_t>(size_of(accum_dtype(in.dtype))),
+                                   .bytes = bytes,
+                                   .accum_bytes = accum_bytes,
                                    .may_keep = work == loss::Work::kBoth,
-                                   .gradients = work != loss::Work::kForward},
-                     budget_bytes);
+                                   .gradients = work != loss::Work::kForward,
+                                   .single_chunk = call.grad.dweight_in_dtype && bytes < accum_bytes},
+                     call.workspace.budget_bytes);
   }
   static size_t workspace_bytes(const Plan& plan) { return plan.total; }
 };
