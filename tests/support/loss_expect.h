@@ -47,30 +47,34 @@ struct Terms {
 struct Width {
   int64_t cols, pad;
 };
-// Rows of `cols` values, `pad` more between them, that must still be NaN. What is zero for want of any term must be
-// exactly zero; fp16's smallest step is allowed to each element.
-inline ::testing::AssertionResult close_rows(const Array& got, const std::vector<double>& want, Width width, double bar,
-                                             Terms terms = {}) {
-  if (!got.guards_intact()) return ::testing::AssertionFailure() << "bytes outside the array were written";
+// Values rounded to dtype. What is zero for want of any term must be exactly zero; fp16's smallest step is allowed to
+// each.
+inline ::testing::AssertionResult close_values(const std::vector<double>& got, const std::vector<double>& want,
+                                               DType dtype, double bar, Terms terms) {
+  if (got.size() != want.size())
+    return ::testing::AssertionFailure() << got.size() << " values instead of " << want.size();
   const double size = norm(want), scale = size > 0 && !terms.judge ? size : std::max(size, terms.size);
-  const double steps = got.dtype() == DType::kF16 ? 0x1p-25 * std::sqrt(static_cast<double>(want.size())) : 0;
+  const double steps = dtype == DType::kF16 ? 0x1p-25 * std::sqrt(static_cast<double>(want.size())) : 0;
   double squares = 0;
-  size_t at = 0;
-  for (int64_t i = 0; i < got.size(); ++i) {
-    const double value = got[i];
-    if (i % (width.cols + width.pad) >= width.cols) {
-      if (!std::isnan(value)) return ::testing::AssertionFailure() << "padding was written at " << i;
-    } else {
-      if (at == want.size()) return ::testing::AssertionFailure() << "more values than the " << at << " expected";
-      const double error = value - want[at++];
-      squares += error * error;
-    }
-  }
-  if (at != want.size()) return ::testing::AssertionFailure() << at << " values instead of " << want.size();
+  for (size_t i = 0; i < want.size(); ++i) squares += (got[i] - want[i]) * (got[i] - want[i]);
   const double error = std::sqrt(squares);
   if (error <= bar * scale + steps) return ::testing::AssertionSuccess();  // NaN is not
   return ::testing::AssertionFailure() << "error " << error << " > " << bar << " * " << scale << ", relative L2 error "
                                        << error / size;
+}
+// Rows of `cols` values, `pad` more between them, that must still be NaN.
+inline ::testing::AssertionResult close_rows(const Array& got, const std::vector<double>& want, Width width, double bar,
+                                             Terms terms = {}) {
+  if (!got.guards_intact()) return ::testing::AssertionFailure() << "bytes outside the array were written";
+  std::vector<double> values;
+  values.reserve(want.size());
+  for (int64_t i = 0; i < got.size(); ++i) {
+    if (i % (width.cols + width.pad) < width.cols)
+      values.push_back(got[i]);
+    else if (!std::isnan(got[i]))
+      return ::testing::AssertionFailure() << "padding was written at " << i;
+  }
+  return close_values(values, want, got.dtype(), bar, terms);
 }
 
 // Whether v may be what a call names for the largest logit: logits closer than their rounding may change places.

@@ -16,6 +16,21 @@
 
 namespace xce::test {
 
+// The least budget of args, whose workspace is given apart: it is in what the call says of less.
+template <class Args>
+size_t least_budget(const Exec& exec, const Args& args, LossWorkspace& workspace) {
+  const size_t asked = std::exchange(workspace.budget_bytes, 1);
+  size_t least = 0;
+  try {
+    workspace_bytes(exec, args);
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    least = std::stoull(text.substr(text.find("at least ") + 9));
+  }
+  workspace.budget_bytes = asked;
+  return least;
+}
+
 // A case's arrays, gradients and calls.
 class LossRun : public LossCall {
  public:
@@ -105,21 +120,6 @@ class LossRun : public LossCall {
   }
 
  private:
-  // The least that a call takes is in what it says of less.
-  template <class Args>
-  static size_t least_budget(const Exec& exec, const Args& args, LossWorkspace& workspace) {
-    const size_t asked = std::exchange(workspace.budget_bytes, 1);
-    size_t least = 0;
-    try {
-      workspace_bytes(exec, args);
-    } catch (const Error& error) {
-      const std::string text = error.what();
-      least = std::stoull(text.substr(text.find("at least ") + 9));
-    }
-    workspace.budget_bytes = asked;
-    return least;
-  }
-
   Array x_, weight_, bias_;
 
  public:
@@ -147,7 +147,7 @@ inline void expect_gradients(const LossRun& got, const LossAnswer& want) {
         << "dbias";
   }
   for (auto [asked, a] : {std::pair{s.with_dx, &got.dx}, {s.with_dweight, &got.dweight}, {s.with_dbias, &got.dbias}}) {
-    if (!asked && !s.accumulate) {
+    if (!asked && !s.accumulate && a->size() > 0) {
       EXPECT_TRUE(std::isnan((*a)[0])) << "a gradient that nobody asked for";
     }
   }
