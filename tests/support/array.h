@@ -91,6 +91,7 @@ class Scalar {
   T* data() { return &at_[1]; }
   const T* data() const { return &at_[1]; }
   operator T() const { return at_[1]; }
+  void set(T value) { at_[1] = value; }
   bool guards_intact() const { return at_[0] == T{77} && at_[2] == T{77}; }
 
  private:

@@ -78,13 +78,20 @@ class LossCall {
         logsum(accum_, c.rows, s.skip),
         row_max(accum_, c.rows, s.skip),
         row_entropy(accum_, c.rows, s.skip) {
+    replace_values(c);
+  }
+  // Labels, upstream gradient, weights and denominator of a case of the same sizes, where those of the first lie.
+  void replace_values(const LossCase& c) {
     for (int64_t i = 0; i < std::ssize(c.upstream); ++i)
-      upstream_.set(place(i, std::ssize(c.upstream), s.upstream_stride), c.upstream[i]);
+      upstream_.set(place(i, std::ssize(c.upstream), s_.upstream_stride), c.upstream[i]);
     for (int64_t i = 0; i < std::ssize(c.labels); ++i) {
-      const int64_t at = 1 + place(i, std::ssize(c.labels), s.index_stride);
+      const int64_t at = 1 + place(i, std::ssize(c.labels), s_.index_stride);
       labels_[at] = c.labels[i];
       labels32_[at] = static_cast<int32_t>(c.labels[i]);
     }
+    for (int64_t v = 0; v < std::ssize(c.class_weights); ++v) class_weights_.set(v, c.class_weights[v]);
+    for (int64_t i = 0; i < std::ssize(c.token_weights); ++i) token_weights_.set(i, c.token_weights[i]);
+    divisor_.set(c.divisor);
   }
 
   LossTargets targets() const {
@@ -140,6 +147,7 @@ class LossCall {
   }
 
   int64_t argmax(int64_t i) const { return argmax_[1 + i]; }
+  void set_argmax(int64_t i, int64_t label) { argmax_[1 + i] = label; }
   bool has_labels() const { return c_.probabilities.empty(); }
   bool is_label(int64_t i, int64_t v) const { return has_labels() && c_.labels[i] == v; }
   bool out_of_range_label(int64_t i) const { return c_.out_of_range(i); }
