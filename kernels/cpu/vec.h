@@ -32,8 +32,8 @@ inline void store(T* p, int64_t i, Accum<T> value) {
 
 // e^x within 1.1 ulp: 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2, a polynomial for e^r (Cephes, Moshier 1989),
 // and n added to its exponent bits. exp(NaN) = NaN, exp(inf) = inf, exp(-inf) = 0; results below the smallest normal
-// number are 0.
-inline float exp(float x) {
+// number are 0. Always inlined, as tanh: one call left in a loop, and the loop is scalar.
+[[gnu::always_inline]] inline float exp(float x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, left in the low mantissa bits
   constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;  // n * kLn2High is exact
   constexpr float kOverflow = 88.7228317f, kUnderflow = -87.3365402f;
@@ -58,7 +58,7 @@ inline double exp(double x) {
 
 // tanh x within 2 ulp: an odd polynomial below 0.625, fitted to the relative error (4e-9), and 1 - 2 / (e^2|x| + 1)
 // beyond, which cancels below. tanh(NaN) = NaN, tanh(+-inf) = +-1, tanh(-0) = -0.
-inline float tanh(float x) {
+[[gnu::always_inline]] inline float tanh(float x) {
   constexpr uint32_t kSign = 0x80000000u;
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const float size = std::bit_cast<float>(bits & ~kSign), u = x * x;

@@ -43,14 +43,14 @@ struct LogitMap {
 
   void apply(A* z, int64_t n) const {
     if (is_identity()) return;
-    if (cap == 0) {
+    const A outside = cap, inside = cap == 0 ? scale : scale / cap;  // not members: z might be one of them
+    if (outside == 0) {
 #pragma omp simd
-      for (int64_t v = 0; v < n; ++v) z[v] *= scale;
-      return;
+      for (int64_t v = 0; v < n; ++v) z[v] *= inside;
+    } else {
+#pragma omp simd
+      for (int64_t v = 0; v < n; ++v) z[v] = outside * cpu::tanh(z[v] * inside);
     }
-    const A inside = scale / cap;
-#pragma omp simd
-    for (int64_t v = 0; v < n; ++v) z[v] = cap * cpu::tanh(z[v] * inside);
   }
 };
 
@@ -163,10 +163,10 @@ class MassReader {
 
  private:
   void read_probabilities(int64_t at, int64_t n, A* mass) const {
-    visit_loss_dtype(targets_.probability_type, [&]<class P>(std::type_identity<P>) {
+    visit_loss_dtype(targets_.probability_type, [&, keep = keep_, each = each_]<class P>(std::type_identity<P>) {
       const P* from = static_cast<const P*>(targets_.probabilities) + at;
 #pragma omp simd
-      for (int64_t v = 0; v < n; ++v) mass[v] = keep_ * static_cast<A>(cpu::load(from, v)) + each_;
+      for (int64_t v = 0; v < n; ++v) mass[v] = keep * static_cast<A>(cpu::load(from, v)) + each;
     });
   }
 
@@ -241,9 +241,10 @@ void scale(A* z, int64_t n, A k) {
 template <bool kExponentials, bool kMass, bool kCap, class A>
 void mixed_gradient(A* z, const A* mass, int64_t n, const RowGradient<A>& r, A factor, A cap) {
   const A g = static_cast<A>(r.g), k = static_cast<A>(r.total + r.extra) * factor, inverse = kCap ? 1 / cap : A(0);
+  const A offset = r.offset, logsum = r.logsum;
 #pragma omp simd
   for (int64_t v = 0; v < n; ++v) {
-    A x = z[v], p = kExponentials ? x : cpu::exp((x - r.offset) - r.logsum), d = k * p;
+    A x = z[v], p = kExponentials ? x : cpu::exp((x - offset) - logsum), d = k * p;
     if constexpr (kMass) d -= mass[v];
     d *= g;
     if constexpr (kCap) d *= 1 - (x * inverse) * (x * inverse);
