@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the project needs and is missing, on Debian 12 or Ubuntu 24.04: apt packages, Python tools into .venv.
 # Nothing missing: no network, no root, done at once.   tools/setup.sh [--dev] [--data] [--cuda] [--torch]
-#   --dev    adds the formatter that .ci/run checks with, into .venv
+#   --dev    adds what .ci/run checks with: the formatter, into .venv, and clang with its sanitizers for tools/fuzz.sh
 #   --data   adds the tokenizer of tools/prepare_data.sh, as .venv-data: 50 MB to download
 #   --cuda   adds what the preset cuda takes from PyPI into .venv; the CUDA toolkit has to be there already
 #   --torch  adds .venv-torch for tools/compare_torch.sh: 3 GB to download, 6 GB on disk
@@ -143,6 +143,7 @@ for option in "$@"; do
   esac
 done
 
+[ $dev = 0 ] || packages+=(clang libclang-rt-dev libomp-dev)
 mapfile -t missing < <(missing_packages)
 [ ${#missing[@]} = 0 ] || install_packages "${missing[@]}"
 python_tools .venv tools/requirements.txt

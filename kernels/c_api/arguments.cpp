@@ -47,6 +47,7 @@ bool mass_is_elsewhere(const xce_loss& loss) {
 // Labels or probabilities: of which kind, and that they do not contradict what else is asked for.
 void check_targets(const xce_loss& loss) {
   if (!loss.probabilities) {
+    if (loss.rows == 0) return;  // an empty array's address may be null
     require(loss.label_dtype == XCE_INT32 || loss.label_dtype == XCE_INT64,
             "args.loss.label_dtype XCE_INT32 or XCE_INT64", loss.label_dtype);
     require(loss.ld_probabilities == 0, "args.loss.ld_probabilities 0 without probabilities", loss.ld_probabilities);

@@ -124,7 +124,7 @@ void check_whole_vocab(const CrossEntropyInputs& in) {
 int64_t dlogits_ld(const CrossEntropyInputs& in, const void* dlogits, int64_t ld) {
   XCE_CHECK(in.rows == 0 || dlogits, "dlogits", "null");
   XCE_CHECK(ld == 0 || ld >= in.vocab, "ld_dlogits 0 or >= vocab", ld);
-  XCE_CHECK(dlogits != in.logits || (ld ? ld : in.vocab) == (in.ld ? in.ld : in.vocab),
+  XCE_CHECK(in.rows == 0 || dlogits != in.logits || (ld ? ld : in.vocab) == (in.ld ? in.ld : in.vocab),
             "equal leading dimensions of logits and of the dlogits that overwrite them", ld);
   return ld ? ld : in.vocab;
 }

@@ -207,7 +207,7 @@ XCE_HOST_DEVICE inline RowLoss row_loss(const RowStatistics& s, const Mass& mass
           token_weight * (loss + z),
           token_weight * z,
           s.entropy != 0 ? logsum - s.entropy / s.sum : logsum,
-          static_cast<int64_t>(s.argmax)};
+          s.argmax >= 0 && s.argmax < 0x1p63 ? static_cast<int64_t>(s.argmax) : -1};  // a caller's set may be spoilt
 }
 
 // What a valid row's loss adds to the results.

@@ -33,19 +33,20 @@ struct RowGradient {
   A k, g;                      // of p, of a_v
   int y;                       // the label's column here, or -1
 
-  // g: the row's factor. total: S of probabilities.
+  // g: the row's factor. total: S of plain rows and of probabilities.
   template <class In>
   __device__ RowGradient(const DeviceRows<In, Out>& r, const RowTarget& target, double g, double lse, double total)
-      : lse(lse), of_label(0), y(-1) {
-    if (r.gradient_scale) g /= static_cast<double>(*r.gradient_scale);
+      : lse(lse), of_label(total), y(-1) {
     if (!kGeneral || target.label != kNoLabel) {
       const int64_t column = target.label - r.first_col;
       if (column >= 0 && column < r.cols) y = static_cast<int>(column);
-      total = of_label = class_weight<A>(r.options, target.label);
     }
     if constexpr (kGeneral) {
-      const Mass mass = mass_of<A>(r.options, *r.totals, target.label, r.vocab_global);
-      if (target.label != kNoLabel) total = mass.total, of_label = mass.at_label + mass.each * of_label;
+      if (target.label != kNoLabel) {
+        const Mass mass = mass_of<A>(r.options, *r.totals, target.label, r.vocab_global);
+        total = mass.total;
+        of_label = mass.at_label + mass.each * class_weight<A>(r.options, target.label);
+      }
     }
     of_p = g * total + (r.options.z_loss != 0 ? g * 2 * r.options.z_loss * lse : 0);
     of_label *= g;
@@ -74,14 +75,15 @@ struct RowGradient {
 };
 template <class In, class Out>
 __device__ inline double factor_of(const DeviceRows<In, Out>& r, const RowTarget& target, double d, int64_t i) {
-  return row_factor<Accum<Out>>(r.upstream, r.options, target.token_weight, d, r.first_row + i);
+  const double g = row_factor<Accum<Out>>(r.upstream, r.options, target.token_weight, d, r.first_row + i);
+  return std::is_same_v<Out, F16> && r.gradient_scale ? g / static_cast<double>(*r.gradient_scale) : g;
 }
 
-// dlogits of a whole row from its logits; U vectors at a time.
+// dlogits of a whole row from its logits.
 template <int W, bool kGeneral, class In, class Out>
 struct GradientWriter {
   using A = Accum<Out>;
-  static constexpr int kVectors = kInFlight<In, W, 64>;
+  static constexpr int kVectors = kBatch<In, W, 64>;
 
   const DeviceRows<In, Out>& r;
   const RowGradient<Out, kGeneral>& gradient;
@@ -125,27 +127,57 @@ struct GradientWriter {
     return result;
   }
 
-  __device__ void write() const {
-    constexpr bool kNarrows = sizeof(Out) < sizeof(In);
-    const bool owns_label = span.owns(gradient.y);
-    Capped<A> label{};
-    if (owns_label) label = z_at(r, map, row, gradient.y);
-    cuda::Vec<In, 1> edge{};
-    if (span.edge >= 0) edge.at[0] = row[span.edge];
-    if constexpr (kNarrows) __syncthreads();  // these are read, though another thread's vector may lie over them
-    for (int at = span.head; at < span.tail; at += kVectors * span.stride()) {
-      const int first = at + static_cast<int>(threadIdx.x) * W;
+  // The whole row from memory.
+  __device__ void write() {
+    begin();
+    if constexpr (kNarrows) __syncthreads();  // all have read what begin() reads, though vectors may lie over it
+    for (int at = span.head; at < span.tail; at += span.template batch<kVectors>()) {
       Raw<In, W> raw[kVectors];
-#pragma unroll
-      for (int u = 0; u < kVectors; ++u)
-        if (first + u * span.stride() < span.tail) raw[u].load(row + first + u * span.stride());
+      load_batch(raw, row, span, at + thread());
       if constexpr (kNarrows) __syncthreads();  // this step writes over logits of this and earlier steps
-#pragma unroll
-      for (int u = 0; u < kVectors; ++u) {
-        const int col = first + u * span.stride();
-        if (col < span.tail) cuda::store<W>(out + col, of(raw[u].values(), col));
-      }
+      write_batch(raw, at + thread());
     }
+    end();
+  }
+  // The same where the last batch is at hand: backwards, because what was read last is likeliest still in the cache.
+  template <int U>
+  __device__ void write(Raw<In, W> (&last)[U]) {
+    static_assert(!kNarrows);
+    begin();
+    const int batch = span.template batch<U>();
+    int at = span.head + (span.tail - span.head - 1) / batch * batch;
+    if (at < span.tail) write_batch(last, at + thread());
+    for (at -= batch; at >= span.head; at -= batch) {
+      load_batch(last, row, span, at + thread());
+      write_batch(last, at + thread());
+    }
+    end();
+  }
+
+ private:
+  static constexpr bool kNarrows = sizeof(Out) < sizeof(In);
+  bool owns_label = false;
+  Capped<A> label{};
+  cuda::Vec<In, 1> edge{};
+
+  __device__ static int thread() {
+    return static_cast<int>(threadIdx.x) * W;
+  }
+  // What is read apart from vectors.
+  __device__ void begin() {
+    owns_label = span.owns(gradient.y);
+    if (owns_label) label = z_at(r, map, row, gradient.y);
+    if (span.edge >= 0) edge.at[0] = row[span.edge];
+  }
+  template <int U>
+  __device__ void write_batch(Raw<In, W> (&raw)[U], int first) const {
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      const int col = first + u * span.stride();
+      if (col < span.tail) cuda::store<W>(out + col, of(raw[u].values(), col));
+    }
+  }
+  __device__ void end() const {
     if (span.edge >= 0) out[span.edge] = of(edge, span.edge).at[0];
     if (owns_label) out[gradient.y] = gradient.at_label(exp(static_cast<double>(label.z) - gradient.lse), label.slope);
     for (int64_t col = r.cols + threadIdx.x; col < r.cols_out; col += blockDim.x) out[col] = cuda::narrow<Out>(0);
@@ -157,14 +189,16 @@ __device__ inline void zero_gradient(const DeviceRows<In, Out>& r, int64_t i) {
   Out* out = r.dlogits + i * r.ld_out;
   const RowSpan<W> span(r, i);
   const cuda::Vec<Out, W> zeros{};
-  for (int col = span.first(); col < span.tail; col += span.stride()) cuda::store<W>(out + col, zeros);
+  for (int col = span.head + static_cast<int>(threadIdx.x) * W; col < span.tail; col += span.stride())
+    cuda::store<W>(out + col, zeros);
   if (span.edge >= 0) out[span.edge] = cuda::narrow<Out>(0);
   for (int64_t col = r.cols + threadIdx.x; col < r.cols_out; col += blockDim.x) out[col] = cuda::narrow<Out>(0);
 }
 
-// Of probabilities: S of row i, from wherever it is known; all threads call it.
-template <class In, class Out>
-__device__ inline double total_mass(const DeviceRows<In, Out>& r, int64_t i) {
+// S of row i, in the general variant of probabilities alone, from wherever it is known; all threads call it.
+template <bool kGeneral, class In, class Out>
+__device__ inline double total_mass(const DeviceRows<In, Out>& r, const RowTarget& target, int64_t i) {
+  if constexpr (!kGeneral) return class_weight<Accum<Out>>(r.options, target.label);
   if (!r.targets.probabilities) return 0;
   if (r.targets.probability_mass) return r.targets.probability_mass[r.first_row + i];
   return r.mass ? r.mass[i] : column_mass(r, i, r.cols);

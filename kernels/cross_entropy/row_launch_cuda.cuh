@@ -35,12 +35,15 @@ __device__ inline double target_logit(const DeviceRows<In, Out>& r, int64_t i, c
   return static_cast<double>(z_at(r, LogitMap<Accum<Out>>(r.options), r.logits + i * r.ld, static_cast<int>(y)).z);
 }
 
+template <bool kGeneral, class In, int W>
+constexpr int kStatisticsBatch = kBatch<In, W, kGeneral ? 64 : 128>;
+
 enum class Statistics { kFirst, kMore, kWhole };
 
 // Each row's statistics of its columns here: stored (kFirst), joined with what `set` holds (kMore), or, of the whole
 // vocabulary, made a loss at once; then `set` may be null.
 template <int W, bool kGeneral, class In, class Out>
-__global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
+__global__ void __launch_bounds__(kRowThreads<kGeneral>, 1024 / kRowThreads<kGeneral>)
     row_statistics(DeviceRows<In, Out> r, StatisticsView set, Statistics what) {
   const int64_t i = blockIdx.x;
   const RowTarget target = r.target(i);
@@ -48,7 +51,8 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
   double logit = 0;
   if (target.valid) {
     if (threadIdx.x == 0) logit = target_logit(r, i, target);
-    s = block_statistics<W, kGeneral>(r, i);
+    Raw<In, W> raw[kStatisticsBatch<kGeneral, In, W>];
+    s = block_statistics<kGeneral>(r, i, raw);
     s.target = logit;
   }
   if (threadIdx.x != 0) return;
@@ -80,7 +84,7 @@ __global__ void row_losses(DeviceRows<In, Out> r, StatisticsView set) {
 
 // S of probabilities over `cols` columns.
 template <class In, class Out>
-__global__ void __launch_bounds__(kRowThreads) row_masses(DeviceRows<In, Out> r, int64_t cols) {
+__global__ void __launch_bounds__(kRowThreads<true>) row_masses(DeviceRows<In, Out> r, int64_t cols) {
   const int64_t i = blockIdx.x;
   if (!r.target(i).valid) return;
   const double mass = column_mass(r, i, cols);
@@ -89,22 +93,22 @@ __global__ void __launch_bounds__(kRowThreads) row_masses(DeviceRows<In, Out> r,
 
 // Gradients from logits and residual.
 template <int W, bool kGeneral, class In, class Out>
-__global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads) row_gradients(DeviceRows<In, Out> r) {
+__global__ void __launch_bounds__(kRowThreads<kGeneral>, 1024 / kRowThreads<kGeneral>)
+    row_gradients(DeviceRows<In, Out> r) {
   const int64_t i = blockIdx.x;
   const RowTarget target = r.target(i);
   const double d = denominator(r.options, *r.totals);
   if (d == 0) zero_input(r, i);
   if (d == 0 || !target.valid) return zero_gradient<W>(r, i);
   const double lse = static_cast<double>(r.offset[i]) + static_cast<double>(r.logsum[i]);
-  const double total = kGeneral ? total_mass(r, i) : 0;
+  const double total = total_mass<kGeneral>(r, target, i);
   const RowGradient<Out, kGeneral> gradient(r, target, factor_of(r, target, d, i), lse, total);
   GradientWriter<W, kGeneral, In, Out>(r, gradient, i).write();
 }
 
 // All of a whole row: statistics, loss, gradient.
 template <int W, bool kGeneral, class In, class Out>
-__global__ void __launch_bounds__(kRowThreads, kGeneral ? 1 : 1024 / kRowThreads)
-    row_losses_and_gradients(DeviceRows<In, Out> r) {
+__global__ void __launch_bounds__(kRowThreads<kGeneral>, 1) row_losses_and_gradients(DeviceRows<In, Out> r) {
   const int64_t i = blockIdx.x;
   const RowTarget target = r.target(i);
   const double d = denominator(r.options, *r.totals);
@@ -116,7 +120,8 @@ __global__ void __launch_bounds__(kRowThreads, kGeneral ? 1 : 1024 / kRowThreads
   __shared__ double lse;
   double logit = 0;
   if (threadIdx.x == 0) logit = target_logit(r, i, target);
-  RowStatistics s = block_statistics<W, kGeneral>(r, i);
+  Raw<In, W> raw[kStatisticsBatch<kGeneral, In, W>];
+  RowStatistics s = block_statistics<kGeneral>(r, i, raw);
   if (threadIdx.x == 0) {
     s.target = logit;
     const RowLoss row = loss_of<kGeneral>(r, target, s);
@@ -125,8 +130,13 @@ __global__ void __launch_bounds__(kRowThreads, kGeneral ? 1 : 1024 / kRowThreads
   }
   if (d == 0) return zero_gradient<W>(r, i);
   __syncthreads();
-  const RowGradient<Out, kGeneral> gradient(r, target, factor_of(r, target, d, i), lse, s.mass);
-  GradientWriter<W, kGeneral, In, Out>(r, gradient, i).write();
+  const RowGradient<Out, kGeneral> gradient(r, target, factor_of(r, target, d, i), lse,
+                                            kGeneral ? s.mass : total_mass<false>(r, target, i));
+  GradientWriter<W, kGeneral, In, Out> writer(r, gradient, i);
+  if constexpr (sizeof(Out) < sizeof(In))
+    writer.write();
+  else
+    writer.write(raw);
 }
 
 // f.template operator()<W, kGeneral>(): the width at which rows of logits and gradients may be read and written, and
@@ -149,16 +159,17 @@ void with_row_variant(const DeviceRows<In, Out>& r, F&& f) {
   f.template operator()<1, true>();
 }
 // Some vectors for each thread, so that short rows do not spend their time in reductions.
-inline unsigned row_threads(int64_t row_bytes) {
-  return row_bytes >= 96 * 1024 ? kRowThreads : row_bytes >= 16 * 1024 ? 256 : 128;
+template <bool kGeneral, class In, class Out>
+unsigned row_threads(const DeviceRows<In, Out>& r) {
+  const int64_t bytes = r.cols * static_cast<int64_t>(sizeof(In));
+  return bytes >= 96 * 1024 ? 512 : bytes >= 16 * 1024 ? 256 : 128;
 }
 
 template <class In, class Out>
 void launch_statistics(const CudaExec& exec, const DeviceRows<In, Out>& r, const StatisticsView& set, Statistics what) {
   if (r.rows == 0) return;
   with_row_variant(r, [&]<int W, bool kGeneral> {
-    row_statistics<W, kGeneral>
-        <<<row_grid(r.rows), row_threads(r.cols * int64_t{sizeof(In)}), 0, exec.stream>>>(r, set, what);
+    row_statistics<W, kGeneral><<<row_grid(r.rows), row_threads<kGeneral>(r), 0, exec.stream>>>(r, set, what);
   });
   cuda::check_launch("row statistics");
 }
@@ -172,14 +183,14 @@ void launch_losses(const CudaExec& exec, const DeviceRows<In, Out>& r, const Sta
 template <class In, class Out>
 void launch_masses(const CudaExec& exec, const DeviceRows<In, Out>& r, int64_t cols) {
   if (r.rows == 0) return;
-  row_masses<<<row_grid(r.rows), kRowThreads, 0, exec.stream>>>(r, cols);
+  row_masses<<<row_grid(r.rows), kRowThreads<true>, 0, exec.stream>>>(r, cols);
   cuda::check_launch("row masses");
 }
 template <class In, class Out>
 void launch_gradients(const CudaExec& exec, const DeviceRows<In, Out>& r) {
   if (r.rows == 0) return;
   with_row_variant(r, [&]<int W, bool kGeneral> {
-    row_gradients<W, kGeneral><<<row_grid(r.rows), row_threads(r.cols * int64_t{sizeof(In)}), 0, exec.stream>>>(r);
+    row_gradients<W, kGeneral><<<row_grid(r.rows), row_threads<kGeneral>(r), 0, exec.stream>>>(r);
   });
   cuda::check_launch("row gradients");
 }
@@ -187,8 +198,7 @@ template <class In, class Out>
 void launch_losses_and_gradients(const CudaExec& exec, const DeviceRows<In, Out>& r) {
   if (r.rows == 0) return;
   with_row_variant(r, [&]<int W, bool kGeneral> {
-    row_losses_and_gradients<W, kGeneral>
-        <<<row_grid(r.rows), row_threads(r.cols * int64_t{sizeof(In)}), 0, exec.stream>>>(r);
+    row_losses_and_gradients<W, kGeneral><<<row_grid(r.rows), row_threads<kGeneral>(r), 0, exec.stream>>>(r);
   });
   cuda::check_launch("row losses and gradients");
 }

@@ -65,14 +65,14 @@ __device__ inline float largest_of(const cuda::Packed<F16, 8>& packed) {
   return fmaxf(__low2float(top), __high2float(top));
 }
 
-// Adds U vectors, of which those with col >= tail are not there.
+// Adds U vectors, of which those with col >= tail are not there. They are converted twice, for the maximum and for the
+// sum, rather than kept as more registers.
 template <int U, int W, class In, class Out>
 __device__ inline void add_batch(Part<Accum<Out>>& part, const DeviceRows<In, Out>& r, const LogitMap<Accum<Out>>& map,
                                  Raw<In, W> (&raw)[U], const RowSpan<W>& span, int first) {
   using A = Accum<Out>;
   auto column = [&](int u) { return first + u * span.stride(); };
   A top = part.max;
-  cuda::Vec<A, W> held[sizeof(In) == 2 ? 1 : U];  // 16-bit logits are converted twice: fewer registers
 #pragma unroll
   for (int u = 0; u < U; ++u) {
     if (column(u) >= span.tail) continue;
@@ -82,8 +82,7 @@ __device__ inline void add_batch(Part<Accum<Out>>& part, const DeviceRows<In, Ou
         continue;
       }
     }
-    cuda::Vec<A, W>& z = held[sizeof(In) == 2 ? 0 : u];
-    z = map(r, raw[u].values(), column(u));
+    const auto z = map(r, raw[u].values(), column(u));
 #pragma unroll
     for (int j = 0; j < W; ++j) top = larger(top, z.at[j]);
   }
@@ -93,8 +92,7 @@ __device__ inline void add_batch(Part<Accum<Out>>& part, const DeviceRows<In, Ou
 #pragma unroll
   for (int u = 0; u < U; ++u) {
     if (column(u) >= span.tail) continue;
-    cuda::Vec<A, W>& z = held[sizeof(In) == 2 ? 0 : u];
-    if constexpr (sizeof(In) == 2) z = map(r, raw[u].values(), column(u));
+    const auto z = map(r, raw[u].values(), column(u));
 #pragma unroll
     for (int j = 0; j < W; ++j) sum += exponential(z.at[j]);
   }
@@ -163,25 +161,22 @@ struct GeneralPart {
   }
 };
 
-// All threads get the statistics, but for the label's logit.
-template <int W, bool kGeneral, class In, class Out>
-__device__ inline RowStatistics block_statistics(const DeviceRows<In, Out>& r, int64_t i) {
+// All threads get the statistics, but for the label's logit. `raw` then holds the last batch of the row.
+template <bool kGeneral, int W, int U, class In, class Out>
+__device__ inline RowStatistics block_statistics(const DeviceRows<In, Out>& r, int64_t i, Raw<In, W> (&raw)[U]) {
   using A = Accum<Out>;
-  constexpr int kVectors = kInFlight < In, W, (kGeneral || sizeof(In) > 2) ? 64 : 128 > ;
   const RowSpan<W> span(r, i);
   const LogitMap<A> map(r.options);
   const In* row = r.logits + i * r.ld;
   std::conditional_t<kGeneral, GeneralPart<A>, Part<A>> part;
   [[maybe_unused]] const ColumnMass<A> masses(r, i);
   [[maybe_unused]] const bool wants_entropy = r.extras.entropy;
-  for (int first = span.first(); first < span.tail; first += kVectors * span.stride()) {
-    Raw<In, W> raw[kVectors];
-#pragma unroll
-    for (int u = 0; u < kVectors; ++u)
-      if (first + u * span.stride() < span.tail) raw[u].load(row + first + u * span.stride());
+  for (int at = span.head; at < span.tail; at += span.template batch<U>()) {
+    const int first = at + static_cast<int>(threadIdx.x) * W;
+    load_batch(raw, row, span, first);
     if constexpr (kGeneral) {
 #pragma unroll
-      for (int u = 0; u < kVectors; ++u) {
+      for (int u = 0; u < U; ++u) {
         const int col = first + u * span.stride();
         if (col < span.tail) part.template add<W>(map, map(r, raw[u].values(), col), masses, wants_entropy, col);
       }

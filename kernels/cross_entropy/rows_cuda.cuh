@@ -10,7 +10,9 @@
 
 namespace xce::loss {
 
-constexpr int kRowThreads = 512;  // at most
+// At most; the general variant of the loops needs more registers.
+template <bool kGeneral>
+constexpr int kRowThreads = kGeneral ? 512 : 1024;
 inline unsigned row_grid(int64_t rows) {
   XCE_CHECK(rows < (int64_t{1} << 31), "fewer than 2^31 rows", rows);
   return static_cast<unsigned>(rows);
@@ -40,7 +42,7 @@ struct DeviceRows {
   A *offset, *logsum;             // the residual, by chunk row: launch_losses writes it, launch_gradients reads it
   double* mass;  // likewise S, of probabilities alone; null where it is targets.probability_mass or where the columns
                  // here are all
-  const float* gradient_scale;  // () gradients are divided by it before they are rounded; null: 1
+  const float* gradient_scale;  // () fp16 gradients are divided by it before they are rounded; null: 1
   Out* x;                       // packed inputs that a zero denominator makes zero, or null
   int64_t hidden;
 
@@ -194,8 +196,12 @@ struct RowSpan {
     edge = at < head ? at : tail + (at - head);
     if (edge >= cols) edge = -1;
   }
-  __device__ int first() const { return head + static_cast<int>(threadIdx.x) * W; }
   __device__ static int stride() { return static_cast<int>(blockDim.x) * W; }
+  // Columns of a block's batch of U vectors per thread.
+  template <int U>
+  __device__ static int batch() {
+    return U * stride();
+  }
   // Whether this thread's vectors or its edge hold column y.
   __device__ bool owns(int y) const {
     if (y < 0) return false;
@@ -225,9 +231,17 @@ struct Raw {
     return all;
   }
 };
-// `kBytes` of loads in flight in each thread.
+// Vectors of a batch: `kBytes` of loads in flight in each thread.
 template <class In, int W, int kBytes>
-constexpr int kInFlight = kBytes / 16 / Raw<In, W>::kParts;
+constexpr int kBatch = kBytes / 16 / Raw<In, W>::kParts;
+
+// This thread's part of a batch: vectors from column `first` on, those beyond the row's stay as they are.
+template <int U, int W, class In>
+__device__ inline void load_batch(Raw<In, W> (&raw)[U], const In* row, const RowSpan<W>& span, int first) {
+#pragma unroll
+  for (int u = 0; u < U; ++u)
+    if (first + u * span.stride() < span.tail) raw[u].load(row + first + u * span.stride());
+}
 
 // The mass a_v of every column, without what the label has more: w_v (keep t_v + each).
 template <class A>

@@ -31,7 +31,8 @@ __device__ inline cuda::Vec<float, kHeldWidth> read_logits(const DeviceRows<floa
 
 // kHeld vectors to a thread. Clusters stay for row after row, with one barrier of the cluster to a row that counts:
 // 1. A gradient overwrites its row's logits after that barrier, where every block has its own in registers.
-// 2. What other threads read after the barrier (`block_part` in the whole cluster, `upstream` in the block) has two
+// 2. What other threads read after the barrier (`block_part` in the whole cluster, `upstream` and `weight` in the
+// block) has two
 //    places, taken in turns by the rows that count: a thread comes back to a place after the barrier of the row
 //    between, and by then everyone has read it.
 // 3. An ignored row has no barrier and takes no turn: no block reads its logits, each overwrites its own columns.
@@ -39,7 +40,7 @@ template <int kThreads, int kHeld>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads) cluster_losses_and_gradients(DeviceRows<float, Bf16> r) {
 #if __CUDA_ARCH__ >= 900
   __shared__ float2 block_part[2];
-  __shared__ double upstream[2];
+  __shared__ double upstream[2], weight[2];
   const auto cluster = cooperative_groups::this_cluster();
   const int rank = blockIdx.x % kClusterBlocks;  // here and below 32 bits, or a register spills
   const double d = denominator(r.options, *r.totals);
@@ -66,8 +67,8 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) cluster_losses_and_
     cuda::Vec<float, kHeldWidth> held[kHeld];
 #pragma unroll
     for (int k = 0; k < kHeld; ++k) held[k] = read_logits(r, map, r.logits + i * r.ld, column(k));
-    if (threadIdx.x == 0) upstream[turn] = factor_of(r, label, d, i);
-    const double target = rank == 0 && threadIdx.x == 0 ? target_logit(r, i, label) : 0;
+    if (threadIdx.x == 0) upstream[turn] = factor_of(r, label, d, i), weight[turn] = total_mass<false>(r, label, i);
+    const float target = rank == 0 && threadIdx.x == 0 ? static_cast<float>(target_logit(r, i, label)) : 0;
 
     // held becomes exp(z - the thread's maximum).
     Part<float> mine;
@@ -91,7 +92,8 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) cluster_losses_and_
     }
     if (rank == 0 && threadIdx.x == 0) {
       RowStatistics s;
-      s.max = static_cast<double>(whole.max), s.sum = static_cast<double>(whole.sum), s.target = target;
+      s.max = static_cast<double>(whole.max), s.sum = static_cast<double>(whole.sum);
+      s.target = static_cast<double>(target);
       const RowTarget again = r.target(i);  // rather than hold its weight in registers
       const RowLoss row = loss_of<false>(r, again, s);
       store_loss(r, i, again, &row);
@@ -100,7 +102,8 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) cluster_losses_and_
       write(zero);
     } else {
       const double logsum = r.options.z_loss != 0 ? static_cast<double>(logf(whole.sum)) : 0;
-      const RowGradient<Bf16, false> gradient(r, label, upstream[turn], static_cast<double>(whole.max) + logsum, 0);
+      const RowGradient<Bf16, false> gradient(r, label, upstream[turn], static_cast<double>(whole.max) + logsum,
+                                              weight[turn]);
       const float scale = exponential(thread_max - whole.max) / whole.sum;
       write([&](int k) {
         return gradient.template finish<kHeldWidth>(held[k], gradient.k * scale, column(k), static_cast<int>(r.cols),

@@ -1,4 +1,6 @@
 // Every entry point of the C API gives bit for bit what the op behind it gives.
+#include <bit>
+
 #include "tests/capi/c_calls.h"
 
 namespace xce::test {
@@ -27,7 +29,7 @@ void expect_same(const LossRun& got, const LossRun& want) {
   EXPECT_TRUE(got.dx.same_bits(want.dx));
   EXPECT_TRUE(got.dweight.same_bits(want.dweight));
   EXPECT_TRUE(got.dbias.same_bits(want.dbias));
-  EXPECT_EQ(double(got.loss_total), double(want.loss_total));
+  EXPECT_EQ(std::bit_cast<uint64_t>(double(got.loss_total)), std::bit_cast<uint64_t>(double(want.loss_total)));
   EXPECT_EQ(int64_t(got.n_valid), int64_t(want.n_valid));
   EXPECT_EQ(int64_t(got.out_of_range), int64_t(want.out_of_range));
   EXPECT_EQ(int64_t(got.first_out_of_range), int64_t(want.first_out_of_range));

@@ -19,23 +19,27 @@ LogitsCase random_logits(DType dtype, int64_t rows, int64_t vocab, uint64_t seed
   return l;
 }
 
-// forward + backward and both in one call, into dlogits and in place, everything compared.
+// forward + backward and both in one call, into dlogits and in place, with results that need all of a row's statistics
+// and without, everything compared.
 void check_case(const LogitsCase& l, LossSetup s) {
   const LossAnswer want = l.answer();
-  for (bool in_place : {false, true}) {
-    s.in_place = in_place;
-    for (const Exec& exec : all_execs()) {
-      CrossEntropyRun two(l, s), both(l, s), fresh(l, s);
-      two.forward(exec);
-      expect_loss(two, want, s.dtype);
-      EXPECT_TRUE(two.logits.same_bits(fresh.logits));
-      two.backward(exec);
-      expect_gradients(two, want);
-      both.forward_backward(exec);
-      expect_loss(both, want, s.dtype);
-      expect_gradients(both, want);
-      EXPECT_TRUE(both.inputs_equal(fresh));
-      EXPECT_EQ(both.logits.same_bits(fresh.logits), !in_place);
+  for (bool row_results : {true, false}) {
+    for (bool in_place : {false, true}) {
+      s.in_place = in_place;
+      for (const Exec& exec : all_execs()) {
+        CrossEntropyRun two(l, s), both(l, s), fresh(l, s);
+        two.with_row_results = both.with_row_results = row_results;
+        two.forward(exec);
+        expect_loss(two, want, s.dtype);
+        EXPECT_TRUE(two.logits.same_bits(fresh.logits));
+        two.backward(exec);
+        expect_gradients(two, want);
+        both.forward_backward(exec);
+        expect_loss(both, want, s.dtype);
+        expect_gradients(both, want);
+        EXPECT_TRUE(both.inputs_equal(fresh));
+        EXPECT_EQ(both.logits.same_bits(fresh.logits), !in_place);
+      }
     }
   }
 }

@@ -17,6 +17,8 @@ struct Shapes {
   int64_t gemm_rows, gemm_side;                      // of the product that is the ceiling
   size_t copy_bytes;                                 // of the copy that is the other one
   DType dtype;
+  int64_t loss_rows;  // of logits
+  std::vector<int64_t> loss_vocabs;
 };
 
 enum class Bound { kProduct, kBytes };
@@ -102,5 +104,6 @@ void attention_jobs(Bench& bench);
 void row_jobs(Bench& bench);  // rmsnorm, swiglu, rope, add, convert, fill
 void embedding_jobs(Bench& bench);
 void parameter_jobs(Bench& bench);  // adamw, norm2
+void loss_jobs(Bench& bench);       // cross-entropy over given logits
 
 }  // namespace xce::bench

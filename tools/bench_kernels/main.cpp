@@ -36,7 +36,9 @@ Shapes demo() {
           .gemm_rows = 1024,
           .gemm_side = 1024,
           .copy_bytes = 1 << 20,
-          .dtype = DType::kF32};
+          .dtype = DType::kF32,
+          .loss_rows = 512,
+          .loss_vocabs = {256, 8192}};
 }
 // A Llama of 1.2 billion parameters; adamw and norm2 over a third of them.
 Shapes one_billion() {
@@ -53,7 +55,9 @@ Shapes one_billion() {
           .gemm_rows = 16384,
           .gemm_side = 8192,
           .copy_bytes = 1 << 30,
-          .dtype = DType::kBf16};
+          .dtype = DType::kBf16,
+          .loss_rows = 4096,
+          .loss_vocabs = {32000, 50257, 128256, 262144}};
 }
 
 std::string one_of(const std::string& name, const std::string& value, const std::string& a, const std::string& b) {
@@ -108,6 +112,7 @@ void run_jobs(const Options& o) {
   row_jobs(jobs);
   embedding_jobs(jobs);
   parameter_jobs(jobs);
+  loss_jobs(jobs);
   jobs.measure_ceilings();  // whether the device kept its pace
   if (o.json.empty()) return;
   std::ofstream file(o.json);
