@@ -26,7 +26,9 @@ xce_status xce_loss_count(xce_context* context, const xce_loss_count_args* args)
     check_arrays(args->loss);
     check_flag(args->accumulate, "args.accumulate");
     require(args->reserved_flag == 0, "args.reserved_flag 0", args->reserved_flag);
-    run(context->exec, LossCount{.targets = targets(args->loss),
+    LossTargets counted = targets(args->loss);
+    counted.ld_probabilities = 0;  // of columns here, which a count does not read: vocab_global may be more
+    run(context->exec, LossCount{.targets = counted,
                                  .rows = args->loss.rows,
                                  .vocab_global = vocab_global(args->loss),
                                  .n_valid = args->loss.n_valid,
