@@ -4,6 +4,10 @@
 
 #include <cooperative_groups.h>
 
+#include <algorithm>
+#include <map>
+#include <mutex>
+
 #include "kernels/cross_entropy/rows_cuda.cuh"
 
 namespace xce::loss {
@@ -11,71 +15,95 @@ namespace xce::loss {
 constexpr int kClusterBlocks = 8;  // what every such GPU offers
 constexpr int kHeldWidth = 8;      // elements of a vector: two loads of 16 bytes, one store
 
-// kHeld vectors to a thread.
+// kHeld vectors to a thread. Clusters stay for row after row, with one barrier of the cluster to a row that counts:
+// 1. A gradient overwrites its row's logits after that barrier, where every block has its own in registers.
+// 2. What other threads read after the barrier (`block_part` in the whole cluster, `upstream` in the block) has two
+//    places, taken in turns by the rows that count: a thread comes back to a place after the barrier of the row
+//    between, and by then everyone has read it.
+// 3. An ignored row has no barrier and takes no turn: no block reads its logits, each overwrites its own columns.
 template <int kThreads, int kHeld>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads) cluster_losses_and_gradients(DeviceRows<float, Bf16> r) {
 #if __CUDA_ARCH__ >= 900
-  __shared__ float2 block_part;
-  __shared__ double upstream;
+  __shared__ float2 block_part[2];
+  __shared__ double upstream[2];
   const auto cluster = cooperative_groups::this_cluster();
-  const int64_t i = blockIdx.x / kClusterBlocks, label = r.label(i);
-  const int rank = blockIdx.x % kClusterBlocks;
+  const int rank = blockIdx.x % kClusterBlocks;  // here and below 32 bits, or a register spills
   const double d = denominator(r.options, r.totals->n_valid);
-  const bool valid = is_valid(r.targets, label, r.vocab_global);
-  auto column = [&](int k) { return ((k * kClusterBlocks + rank) * int64_t{kThreads} + threadIdx.x) * kHeldWidth; };
-  auto write = [&](auto&& gradient) {
+  auto column = [&](int k) {
+    return ((k * kClusterBlocks + rank) * kThreads + static_cast<int>(threadIdx.x)) * kHeldWidth;
+  };
+  int turn = 0;
+  for (int i = blockIdx.x / kClusterBlocks; i < r.rows; i += gridDim.x / kClusterBlocks) {
+    const int64_t label = r.label(i);
+    auto write = [&](auto&& gradient) {
+#pragma unroll
+      for (int k = 0; k < kHeld; ++k)
+        write_gradient<kHeldWidth>(r.dlogits + i * r.ld_out, column(k), r.cols_out, gradient(k));
+    };
+    auto zero = [](int) { return cuda::Vec<Bf16, kHeldWidth>{}; };
+    if (d == 0 && rank == 0) zero_input(r, i);
+    if (!is_valid(r.targets, label, r.vocab_global)) {
+      if (rank == 0 && threadIdx.x == 0) store_loss(r, i, nullptr);
+      write(zero);
+      continue;
+    }
+    cuda::Vec<float, kHeldWidth> held[kHeld];
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) held[k] = read_logits<kHeldWidth>(r, r.logits + i * r.ld, column(k));
+    if (threadIdx.x == 0) upstream[turn] = row_upstream<float>(r.upstream, r.options.reduction, d, r.first_row + i);
+    const float target = rank == 0 && threadIdx.x == 0 ? target_logit(r, i, label) : 0;
+
+    // held becomes exp(z - the thread's maximum).
+    Part<Bf16> mine = Part<Bf16>::empty();
 #pragma unroll
     for (int k = 0; k < kHeld; ++k)
-      write_gradient<kHeldWidth>(r.dlogits + i * r.ld_out, column(k), r.cols_out, gradient(k));
-  };
-  auto zero = [](int) { return cuda::Vec<Bf16, kHeldWidth>{}; };
-  if (d == 0 && rank == 0) zero_input(r, i);
-  if (!valid) {
-    if (rank == 0 && threadIdx.x == 0) store_loss(r, i, nullptr);
-    return write(zero);
-  }
-  cuda::Vec<float, kHeldWidth> held[kHeld];
 #pragma unroll
-  for (int k = 0; k < kHeld; ++k) held[k] = read_logits<kHeldWidth>(r, r.logits + i * r.ld, column(k));
-  if (threadIdx.x == 0) upstream = row_upstream<float>(r.upstream, r.options.reduction, d, r.first_row + i);
-  const float target = rank == 0 && threadIdx.x == 0 ? target_logit(r, i, label) : 0;
-
-  // held becomes exp(z - the thread's maximum).
-  Part<Bf16> mine = Part<Bf16>::empty();
+      for (float z : held[k].at) mine.max = z > mine.max ? z : mine.max;
+    const float thread_max = mine.max, base = thread_max == minus_infinity<float>() ? 0 : thread_max;
 #pragma unroll
-  for (int k = 0; k < kHeld; ++k)
+    for (int k = 0; k < kHeld; ++k)
 #pragma unroll
-    for (float z : held[k].at) mine.max = z > mine.max ? z : mine.max;
-  const float thread_max = mine.max, base = thread_max == minus_infinity<float>() ? 0 : thread_max;
+      for (float& z : held[k].at) z = exponential<Bf16>(z - base), mine.sum += z;
+    mine = merge_block(mine);
+    if (threadIdx.x == 0) block_part[turn] = {mine.max, mine.sum};
+    cluster.sync();  // every block's part is there, and every logit was read
+    Part<Bf16> whole = Part<Bf16>::empty();
 #pragma unroll
-  for (int k = 0; k < kHeld; ++k)
-#pragma unroll
-    for (float& z : held[k].at) z = exponential<Bf16>(z - base), mine.sum += z;
-  mine = merge_block(mine);
-  if (threadIdx.x == 0) block_part = {mine.max, mine.sum};
-  cluster.sync();  // every block's part is there, and every logit was read
-  Part<Bf16> whole = Part<Bf16>::empty();
-#pragma unroll
-  for (int b = 0; b < kClusterBlocks; ++b) {
-    const float2 part = *cluster.map_shared_rank(&block_part, b);
-    whole.merge({part.x, part.y});
-  }
-  if (rank == 0 && threadIdx.x == 0) {
-    const RowLoss row = row_loss(whole.max, whole.sum, target, r.options.z_loss);
-    store_loss(r, i, &row);
-  }
-  if (d == 0) {
-    write(zero);
-  } else {
-    const float logsum = r.options.z_loss != 0 ? logf(whole.sum) : 0;
-    const RowGradient<Bf16> gradient(r, label, upstream, whole.max, logsum);
-    const float scale = exponential<Bf16>(thread_max - whole.max) / whole.sum;
-    write([&](int k) {
-      return gradient.template finish<kHeldWidth>(held[k], gradient.k * scale, column(k), r.cols, scale);
-    });
+    for (int b = 0; b < kClusterBlocks; ++b) {
+      const float2 part = *cluster.map_shared_rank(&block_part[turn], b);
+      whole.merge({part.x, part.y});
+    }
+    if (rank == 0 && threadIdx.x == 0) {
+      const RowLoss row = row_loss(whole.max, whole.sum, target, r.options.z_loss);
+      store_loss(r, i, &row);
+    }
+    if (d == 0) {
+      write(zero);
+    } else {
+      const float logsum = r.options.z_loss != 0 ? logf(whole.sum) : 0;
+      const RowGradient<Bf16> gradient(r, label, upstream[turn], whole.max, logsum);
+      const float scale = exponential<Bf16>(thread_max - whole.max) / whole.sum;
+      write([&](int k) {
+        return gradient.template finish<kHeldWidth>(held[k], gradient.k * scale, column(k), r.cols, scale);
+      });
+    }
+    turn ^= 1;
   }
   cluster.sync();  // no block leaves while another reads its part
 #endif
+}
+
+// Clusters that the device of `exec` holds at once.
+template <int kThreads, int kHeld>
+int64_t resident_clusters(const CudaExec& exec, const cudaLaunchConfig_t& config) {
+  static std::mutex mutex;
+  static std::map<int, int> by_device;
+  const std::lock_guard lock(mutex);
+  int& clusters = by_device[exec.device];
+  if (clusters == 0)
+    XCE_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, cluster_losses_and_gradients<kThreads, kHeld>, &config));
+  XCE_CHECK(clusters >= 1, "room for a cluster of blocks on the GPU", clusters);
+  return clusters;
 }
 
 template <int kThreads, int kHeld>
@@ -85,11 +113,14 @@ void launch_cluster(const CudaExec& exec, const DeviceRows<float, Bf16>& r) {
   cluster.val.clusterDim.x = kClusterBlocks;
   cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(row_grid(r.rows * kClusterBlocks));
+  config.gridDim = dim3(kClusterBlocks);
   config.blockDim = dim3(kThreads);
   config.stream = exec.stream;
   config.attrs = &cluster;
   config.numAttrs = 1;
+  XCE_CHECK(r.rows < int64_t{1} << 30, "fewer than 2^30 rows", r.rows);
+  const int64_t clusters = std::min(r.rows, resident_clusters<kThreads, kHeld>(exec, config));
+  config.gridDim = dim3(static_cast<unsigned>(clusters * kClusterBlocks));
   XCE_CUDA_CHECK(cudaLaunchKernelEx(&config, cluster_losses_and_gradients<kThreads, kHeld>, r));
 }
 
