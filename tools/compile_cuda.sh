@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds for sm_80 and sm_90a, into build/cuda, whatever has CUDA code of its own: trainer, C library, benches, tracer
-# and tests, with two of the tests that run on both devices for all; plans a run on a GPU that is not there; and
-# compiles a source that includes each header of the kernels, which are to stay usable from CUDA sources. Without nvcc
-# it says so and succeeds. Needs no GPU.
+# Builds for sm_80 and sm_90a whatever has CUDA code of its own: trainer, C library, benches, tracer and tests, with two
+# of the tests that run on both devices for all; plans a run on a GPU that is not there; and compiles a source that
+# includes each header of the kernels, which are to stay usable from CUDA sources. Into build/cuda-check, where src is
+# not optimised: it is compiled and hardly run. Without nvcc it says so and succeeds. Needs no GPU.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -20,9 +20,10 @@ nvcc -std=c++20 -DNDEBUG -DXCE_WITH_CUDA -Werror all-warnings -I. -Ikernels/incl
   -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a \
   -c "$scratch/headers.cu" -o "$scratch/headers.o"
 
-cmake --preset cuda
+build=build/cuda-check
+cmake --preset cuda -B "$build" -DCMAKE_CXX_FLAGS_RELEASE="-O0 -DNDEBUG"
 targets=(xce-train xce_shared core_device_test train_step_test)
-known=$(cmake --build --preset cuda --target help)
+known=$(cmake --build "$build" --target help)
 grep -q xce_kernel_trace <<<"$known" && targets+=(xce_kernel_trace)  # where the toolkit has CUPTI
 for source in tests/*/*_test_cuda.cpp tools/bench_*_cuda.c{pp,u}; do
   name=$(basename "${source%.*}")
@@ -31,6 +32,6 @@ for source in tests/*/*_test_cuda.cpp tools/bench_*_cuda.c{pp,u}; do
     *) targets+=("$name") ;;
   esac
 done
-cmake --build --preset cuda --target "${targets[@]}"
-build/cuda/bin/xce-train configs/llama-128k.yaml data.kind=synthetic --dry-run | grep -E '^(memory|device) '
+cmake --build "$build" --target "${targets[@]}"
+"$build"/bin/xce-train configs/llama-128k.yaml data.kind=synthetic --dry-run | grep -E '^(memory|device) '
 echo "compile_cuda: ${#targets[@]} programs and $(wc -w <<<"$headers") headers compile for sm_80 and sm_90a"

@@ -24,7 +24,7 @@ FAMILIES = [(family, re.compile(pattern)) for family, pattern in (
     ("communication", r"^nccl"),
     # cuDNN runs nothing else here; its products are called sdpa, the passes around them compute_dot_do_o, convert_dq.
     ("attention", r"(?i)sdpa|fmha|flash|attention|cudnn|compute_dot_do_o|convert_dq"),
-    ("loss", r"DeviceRows<|xce::.*::(loss_count|count_kernel|sum_kernel|from_statistics)\(|xce::LossMergeStatistics"
+    ("loss", r"DeviceRows<|xce::.*::(loss_count|count_kernel|sum_kernel|from_statistics)[<(]|xce::LossMergeStatistics"
              r"|xce::.*(cross_entropy|row_loss|row_statistics|row_gradients)"),
     ("optimizer", r"\(xce::AdamW\)|\(xce::StepControl\)|xce::.*::block_sums<|xce::.*::total\(|xce::Norm2"),
     ("embedding", r"xce::Embedding(Forward|Backward)"),
@@ -55,7 +55,7 @@ class Trace:
     """A trace's records on one device in the order of their starts, times in ns."""
 
     def __init__(self, lines, device=None):
-        self.items, self.lost, self.complete, self.devices = [], 0, False, set()
+        self.items, self.lost, self.unfinished, self.complete, self.devices = [], 0, 0, False, set()
         names, records = {}, []
         lines = iter(lines)
         if next(lines, "").strip() != "xce-kernel-trace 1":
@@ -98,7 +98,7 @@ class Trace:
     def finished(self, device, item):
         if item.start > 0 and item.end > 0:
             return device, item
-        self.lost += 1  # had not ended when the process did
+        self.unfinished += 1  # when the process ended: later than all of the steps that are counted
         return None
 
     def mark_head_products(self):
@@ -217,7 +217,7 @@ def report(trace, options):
     if overlap > 0.002 * mean:
         lines.append(f"{overlap:.3f} ms ran beside other kernels: the shares add up to more than 100 %")
     record = {"step_ms": median, "steady_steps": len(steady), "steps": len(steps), "untraced_ms": untraced,
-              "rows": rows, "lost": trace.lost, "complete": trace.complete}
+              "rows": rows, "lost": trace.lost, "unfinished": trace.unfinished, "complete": trace.complete}
     if model:
         covered = sum(row["best_ms"] for row in rows if "best_ms" in row)
         mfu = model.mfu_flops() / (untraced or median) / 1e9 / options.peak_tflops
@@ -230,7 +230,7 @@ def report(trace, options):
     lines += [f"{e['ms']:>10.3f}{e['count']:>8.4g}  [{family}] {name[:options.width]}" for (name, family), e in shown]
     record["kernels"] = [{"name": n, "family": f, "ms": e["ms"], "count": e["count"]} for (n, f), e in by_time]
     if trace.lost:
-        lines.append(f"{trace.lost} records were lost or had not ended: the times are too low")
+        lines.append(f"{trace.lost} records were lost: the times are too low")
     if not trace.complete:
         lines.append("the trace has no end mark: the program was killed, its last records may be missing")
     if len(trace.devices) > 1:

@@ -29,8 +29,8 @@ eval: {{every: 50, sequences: 16}}
 log: {{every: 50, tensorboard: false}}
 loss: {{workspace_mib: 1}}
 """
-# What depends on the clock, and so differs between two runs with the same bits.
-TIMED = ("time_ms", "tokens_per_s", "data_wait")
+# What depends on the clock, or on what else lies in a GPU's memory, and so differs between two runs with the same bits.
+OF_THE_MOMENT = ("time_ms", "tokens_per_s", "mfu", "data_wait", "memory_bytes")
 
 
 def run(*words, check=None, **more):
@@ -43,7 +43,7 @@ def run(*words, check=None, **more):
 
 def metrics(directory):
     lines = (directory / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in TIMED} for line in lines]
+    return [{k: v for k, v in json.loads(line).items() if k not in OF_THE_MOMENT} for line in lines]
 
 
 def weights(directory):

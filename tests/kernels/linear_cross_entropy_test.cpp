@@ -66,6 +66,26 @@ TEST(LinearCrossEntropy, LargeVocabulariesInBf16) {
   }
 }
 
+// Several rows to each cluster, ignored ones anywhere between those that count.
+TEST(LinearCrossEntropy, UpstreamPerRowOfLargeVocabulariesInBf16) {
+  LossCase c = random_case(DType::kBf16, 150, 3, 20000, 20);
+  for (int64_t i = 0; i < c.rows; ++i)
+    if (i % 7 < 3 && i > 20) c.labels[i] = c.ignore_index;
+  c.own_mean = false;
+  c.divisor = 1;
+  c.upstream = Array::normal(DType::kF32, c.rows, 21).values();
+  check_case(c, {.dtype = DType::kBf16, .reduction = Reduction::kNone});
+  c.upstream.clear();
+  c.divisor = 0;  // zero loss and gradients; the residual is still the rows'
+  LossAnswer want = reference_linear_cross_entropy(c);
+  for (const Exec& exec : all_execs()) {
+    LossRun got(c, {.dtype = DType::kBf16, .by_pointer = true});
+    got.forward_backward(exec);
+    EXPECT_EQ(got.loss[0], 0);
+    expect_gradients(got, want, {.dtype = DType::kBf16});
+  }
+}
+
 TEST(LinearCrossEntropy, WideHidden) {
   for (DType dtype : {DType::kF32, DType::kBf16, DType::kF16})
     check_case(random_case(dtype, 17, 2048, 515, 3), {.dtype = dtype});

@@ -156,8 +156,8 @@ class ReportTest(Folder):
         writer.lines.extend(["K 0 5 0 0 7 0", "K 0 0 0 0 7 0", "C 64 5 0 0 7 DtoD", "S 64 5 0 0 7"])
         rows, record, out = self.rows(writer.text(end=False))
         self.assertNotIn("other", rows)
-        self.assertEqual((record["lost"], record["complete"]), (7, False))
-        self.assertIn("7 records were lost or had not ended", out)
+        self.assertEqual((record["lost"], record["unfinished"], record["complete"]), (3, 4, False))
+        self.assertIn("3 records were lost", out)
         self.assertIn("no end mark", out)
         self.assertIn("device 0 of [0, 1]", out)
         rows, _, out = self.rows(writer.text(), "--device", "1")
@@ -254,6 +254,7 @@ class ReportTest(Folder):
                 (f"{XCE}total(double const*, long, double*, bool)", "optimizer"),
                 (f"{XCE}loss_count(xce::LossCount)", "loss"),
                 (f"{XCE}sum_kernel(double const*, double const*, long, xce::loss::Totals*, bool)", "loss"),
+                (f"void {XCE}sum_kernel<float>(double const*, double const*, long, xce::loss::Totals*)", "loss"),
                 ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_6", "attention"),
                 ("void cudnn::fusion::compute_dot_do_o_specialized<true, __nv_bfloat16>(int)", "attention"),
                 (f"void {XCE}forward<xce::Bf16, 64>(xce::AttentionForward)", "attention"),
