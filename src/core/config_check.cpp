@@ -177,8 +177,7 @@ void check_loss(const Config& config) {
 
 void check_supported(Config& config) {
   for (const ConfigKey& key : config_keys(config)) {
-    bool limited = key.path == "parallel.shard" || key.path == "parallel.head" || key.path == "loss.label_smoothing" ||
-                   key.path == "loss.softcap";
+    bool limited = key.path == "parallel.shard" || key.path == "parallel.head" || key.path == "loss.softcap";
     std::string value = value_text(key);
     if (!limited || value == "none" || value == "0") continue;
     throw config_error(config, key.path, str(value, " is not supported by this version"));

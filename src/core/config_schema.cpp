@@ -161,7 +161,8 @@ void add_parallel_and_loss(Config& config, KeyTable& table) {
   table.add("loss.workspace_mib", &loss.workspace_mib, at_least(1, 1 << 20),
             "memory for the chunks of logits; the whole [tokens, vocab] is never kept");
   table.add("loss.z_loss", &loss.z_loss, at_least(0), "weight of the squared log-partition in the loss");
-  table.add("loss.label_smoothing", &loss.label_smoothing, fraction(), "this version: 0");
+  table.add("loss.label_smoothing", &loss.label_smoothing, fraction(),
+            "share of each target's mass spread over the vocabulary; evaluations do without");
   table.add("loss.softcap", &loss.softcap, at_least(0), "this version: 0");
 }
 

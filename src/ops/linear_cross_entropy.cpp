@@ -20,7 +20,10 @@ LinearCrossEntropyInputs inputs(const Var& h, const Var& weight, const LossIo& i
 template <class Args>
 void run_loss(Tape& tape, Args& args, const Var& h, const Var& weight, const LossIo& io) {
   args.in = inputs(h, weight, io);
-  args.options = {.reduction = Reduction::kMean, .z_loss = io.z_loss, .denominator = io.denominator};
+  args.options = {.reduction = Reduction::kMean,
+                  .z_loss = io.terms.z_loss,
+                  .label_smoothing = io.terms.label_smoothing,
+                  .denominator = io.denominator};
   args.out.loss_total = io.loss;
   args.workspace.budget_bytes = static_cast<size_t>(io.workspace_bytes);
   args.workspace.size_bytes = tape.workspace_bytes_of(args);

@@ -50,12 +50,17 @@ Var swiglu_linear_add(const Var& residual, const Var& gate_up, const Var& weight
 // y = a + b. Keeps nothing.
 Var add(const Var& a, const Var& b);
 
+// What training adds to the mean cross-entropy; evaluation measures it plain.
+struct LossTerms {
+  double z_loss = 0;           // coefficient of the squared log-partition
+  double label_smoothing = 0;  // the share of each target's mass that is spread over the vocabulary
+};
 // What the loss reads and writes besides hidden states and weights; device memory, borrowed.
 struct LossIo {
-  Tokens targets;               // ignore_index -100
-  const double* denominator;    // () the global batch's number of valid targets
-  double* loss;                 // () grows by this micro-batch's share of the mean loss
-  double z_loss = 0;            // coefficient
+  Tokens targets;             // ignore_index -100
+  const double* denominator;  // () the global batch's number of valid targets
+  double* loss;               // () grows by this micro-batch's share of the mean loss
+  LossTerms terms = {};
   int64_t workspace_bytes = 0;  // budget for the logits of a chunk of rows
 };
 // Mean cross-entropy of softmax(h weight^T) against the targets, without ever holding the logits. While recording, all

@@ -59,7 +59,7 @@ StepSettings step_settings(const Config& config, const BatchPlan& plan) {
   s.micro_batches = plan.rows / config.train.micro_batch;
   s.recompute_blocks = config.train.recompute == RecomputeMode::kBlock;
   s.graph = config.run.graph;
-  s.z_loss = config.loss.z_loss;
+  s.terms = {.z_loss = config.loss.z_loss, .label_smoothing = config.loss.label_smoothing};
   s.loss_workspace_bytes = config.loss.workspace_mib << 20;
   s.schedule = {.kind = config.schedule.kind,
                 .lr = config.optim.lr,

@@ -30,12 +30,13 @@ const int32_t* Step::inputs(int64_t first) const {
   return inputs_.data() ? static_cast<const int32_t*>(inputs_.data()) + first : nullptr;
 }
 
-void Step::record(Tape& tape, int64_t first_row, double* loss, const double* denominator, double z_loss) const {
+void Step::record(Tape& tape, int64_t first_row, double* loss, const double* denominator,
+                  const LossTerms& terms) const {
   Tokens tokens{inputs(first_row), settings_.micro_rows()};
   LossIo io{.targets = {inputs(settings_.rows() + first_row), settings_.micro_rows()},
             .denominator = denominator,
             .loss = loss,
-            .z_loss = z_loss,
+            .terms = terms,
             .workspace_bytes = settings_.loss_workspace_bytes};
   model_.loss(tape, tokens, io, settings_.recompute_blocks);
 }
@@ -43,7 +44,7 @@ void Step::record(Tape& tape, int64_t first_row, double* loss, const double* den
 size_t Step::plan_arena_bytes() const {
   Arena plan;
   Tape tape(device_.exec(), plan, parameters_);
-  record(tape, 0, nullptr, nullptr, settings_.z_loss);
+  record(tape, 0, nullptr, nullptr, settings_.terms);
   tape.backward();
   {
     Norm2 norm{};
@@ -52,7 +53,7 @@ size_t Step::plan_arena_bytes() const {
     tape.run_with_workspace(norm);
   }
   tape.set_recording(false);
-  record(tape, 0, nullptr, nullptr, 0);
+  record(tape, 0, nullptr, nullptr, {});
   return plan.peak_bytes();
 }
 
@@ -183,7 +184,7 @@ void Step::enqueue_gradients(double initial_loss) {
   for (int64_t m = 0; m < settings_.micro_batches; ++m) {
     TraceRange micro_batch("micro-batch");
     Tape tape(device_.exec(), arena_, parameters_);
-    record(tape, m * settings_.micro_rows(), &s->loss, &s->denominator, settings_.z_loss);
+    record(tape, m * settings_.micro_rows(), &s->loss, &s->denominator, settings_.terms);
     tape.backward();
   }
   parameters_.finish_gradients(device_.exec());
@@ -237,7 +238,7 @@ void Step::enqueue_evaluation() {
                      .vocab_global = model_.config().vocab_size,
                      .n_valid = &s->eval_valid,
                      .weight_sum = nullptr});
-  record(tape, 0, &s->eval_loss, &s->one, 0);
+  record(tape, 0, &s->eval_loss, &s->one, {});
 }
 
 EvalResult Step::evaluate(const int32_t* tokens, const int32_t* targets) {

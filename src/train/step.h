@@ -25,7 +25,7 @@ struct StepSettings {
   int64_t seq_len = 0, micro_batch = 1, micro_batches = 1;  // this rank's
   bool recompute_blocks = false;
   bool graph = true;  // false: a GPU launches every kernel anew in each step
-  double z_loss = 0;
+  LossTerms terms = {};
   int64_t loss_workspace_bytes = int64_t{64} << 20;
   Schedule schedule;
   double max_norm = 0;
@@ -105,7 +105,7 @@ class Step {
   int64_t slot_size() const { return 2 * settings_.rows(); }  // tokens, then targets
   const int32_t* inputs(int64_t first) const;
   void load(const int32_t* tokens, const int32_t* targets);
-  void record(Tape& tape, int64_t first_row, double* loss, const double* denominator, double z_loss) const;
+  void record(Tape& tape, int64_t first_row, double* loss, const double* denominator, const LossTerms& terms) const;
   void enqueue_gradients(double initial_loss);
   void enqueue_update();
   void enqueue_evaluation();

@@ -251,7 +251,6 @@ TEST(ConfigTest, ChecksAcrossKeysNameThePlaceThatWasGiven) {
            {{"model.max_position_embeddings=63"}, "train.seq_len: 64 is more than model.max_position_embeddings 63"},
            {{"parallel.shard=full"}, "parallel.shard: full is not supported by this version"},
            {{"parallel.head=vocab"}, "parallel.head: vocab is not supported by this version"},
-           {{"loss.label_smoothing=0.1"}, "loss.label_smoothing: 0.1 is not supported by this version"},
            {{"loss.softcap=30"}, "loss.softcap: 30 is not supported by this version"},
        }) {
     std::string key = std::string(c.message).substr(0, std::string(c.message).find(':'));

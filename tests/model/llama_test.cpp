@@ -34,7 +34,7 @@ Doubles quotients(TinyModel& tiny, const Batch& batch, int64_t begin, int64_t en
     double middle = test::TapeRig::read(tiny.parameters.master(e), DType::kF64, 1)[0];
     auto at = [&](double step) {
       tiny.set_master(e, middle + step);
-      return tiny.loss(batch, test::cpu_exec(1), {.backward = false, .z_loss = z_loss});
+      return tiny.loss(batch, test::cpu_exec(1), {.backward = false, .terms = {.z_loss = z_loss}});
     };
     out.push_back((8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h));
     tiny.set_master(e, middle);
@@ -49,7 +49,7 @@ bool agrees(const Doubles& analytic, const Doubles& numeric) {
 void check_gradients(bool tied, double z_loss) {
   TinyModel tiny(DType::kF64, tiny_config(tied), kSeqLen);
   Batch batch = two_sequences();
-  tiny.loss(batch, test::cpu_exec(3), {.z_loss = z_loss});
+  tiny.loss(batch, test::cpu_exec(3), {.terms = {.z_loss = z_loss}});
   Doubles gradients = tiny.gradients();
   for (const Parameter& p : tiny.parameters.list()) {
     const int64_t stride = p.size() > 300 ? 5 : p.size() > 100 ? 3 : 1;
@@ -115,8 +115,8 @@ TEST_P(LlamaInvariance, ReadsNothingThatWasNotWritten) {
 
 TEST_P(LlamaInvariance, TheForwardAloneGivesTheLossOfTheStep) {
   TinyModel tiny(GetParam(), tiny_config(true), kSeqLen);
-  double with_backward = tiny.loss(two_sequences(), test::cpu_exec(2), {.z_loss = 0.1});
-  double alone = tiny.loss(two_sequences(), test::cpu_exec(2), {.backward = false, .z_loss = 0.1});
+  double with_backward = tiny.loss(two_sequences(), test::cpu_exec(2), {.terms = {.z_loss = 0.1}});
+  double alone = tiny.loss(two_sequences(), test::cpu_exec(2), {.backward = false, .terms = {.z_loss = 0.1}});
   EXPECT_NEAR(alone, with_backward, 1e-6 * with_backward);
 }
 

@@ -17,55 +17,58 @@ const int32_t kTargets[] = {3, -100, 0, 10, -100, 3};
 class LinearCrossEntropyOp : public ::testing::Test {
  protected:
   double loss_ = 0, denominator_ = 4;
-  LossIo io(double z_loss = 0) {
+  LossIo io(const LossTerms& terms = {}) {
     return {.targets = {kTargets, 6},
             .denominator = &denominator_,
             .loss = &loss_,
-            .z_loss = z_loss,
+            .terms = terms,
             .workspace_bytes = int64_t{1} << 20};
   }
-  TapeRig rig(double z_loss = 0) {
+  TapeRig rig(const LossTerms& terms = {}) {
     return TapeRig(
         {kH, kWeight},
-        [this, z_loss](Tape&, const std::vector<Var>& in) {
-          linear_cross_entropy(in[0], in[1], io(z_loss));
+        [this, terms](Tape&, const std::vector<Var>& in) {
+          linear_cross_entropy(in[0], in[1], io(terms));
           return Var();
         },
         &loss_);
   }
 };
 
-double reference(const test::Values& values, double denominator, double z_loss) {
+double reference(const test::Values& values, double denominator, const LossTerms& terms) {
   double loss = 0;
   for (int r = 0; r < 6; ++r) {
     if (kTargets[r] < 0) continue;
-    double sum = 0, label = 0;
+    double sum = 0, label = 0, all = 0;
     for (int v = 0; v < 11; ++v) {
       double z = 0;
       for (int i = 0; i < 5; ++i) z += values[0][r * 5 + i] * values[1][v * 5 + i];
       sum += std::exp(z);
+      all += z / 11;
       if (v == kTargets[r]) label = z;
     }
     double lse = std::log(sum);
-    loss += (lse - label + z_loss * lse * lse) / denominator;
+    const double e = terms.label_smoothing;
+    loss += (lse - (1 - e) * label - e * all + terms.z_loss * lse * lse) / denominator;
   }
   return loss;
 }
 
 TEST_F(LinearCrossEntropyOp, LossIsTheSumOverValidTargetsByTheDenominator) {
-  for (double z_loss : {0.0, 0.3})
+  for (LossTerms terms : {LossTerms{}, LossTerms{.z_loss = 0.3}, LossTerms{.z_loss = 0.1, .label_smoothing = 0.2}})
     for (double denominator : {4.0, 9.0}) {
       denominator_ = denominator;
       test::Values values = rig().random_values(DType::kF64);
-      double want = reference(values, denominator, z_loss);
-      EXPECT_NEAR(rig(z_loss).run(values, DType::kF64, test::cpu_exec(3)).scalar, want, 1e-13 * want);
+      double want = reference(values, denominator, terms);
+      EXPECT_NEAR(rig(terms).run(values, DType::kF64, test::cpu_exec(3)).scalar, want, 1e-13 * want);
     }
 }
 
 TEST_F(LinearCrossEntropyOp, Gradients) {
   rig().expect_gradients();
-  rig(0.3).expect_gradients();
-  rig(0.3).expect_dtypes_agree();
+  rig({.z_loss = 0.3}).expect_gradients();
+  rig({.label_smoothing = 0.2}).expect_gradients();
+  rig({.z_loss = 0.3, .label_smoothing = 0.2}).expect_dtypes_agree();
   denominator_ = 9;
   rig().expect_gradients();
 }
@@ -75,7 +78,7 @@ TEST_F(LinearCrossEntropyOp, HiddenStatesAndHeadUsedTwice) {
       {kH, {{5, 5}, true}},
       [this](Tape&, const std::vector<Var>& in) {
         static const int32_t targets[] = {3, -100, 0, 4, -100, 3};
-        LossIo both = io(0.1);
+        LossIo both = io({.z_loss = 0.1});
         both.targets.ids = targets;
         linear_cross_entropy(add(in[0], linear(in[0], in[1])), in[1], both);
         linear_cross_entropy(in[0], in[1], both);
@@ -101,8 +104,8 @@ TEST_F(LinearCrossEntropyOp, WithoutRecordingTheLossIsTheSameAndNothingIsKept) {
   Var h = TapeRig::leaf(tape, kH.shape, values[0], &no_gradient);
   size_t in_use = arena.in_use_bytes();
   loss_ = 100;
-  linear_cross_entropy(h, tape.parameter(0), io(0.3));
-  EXPECT_NEAR(loss_, 100 + reference(values, 4, 0.3), 1e-12) << "it adds to what is there";
+  linear_cross_entropy(h, tape.parameter(0), io({.z_loss = 0.3}));
+  EXPECT_NEAR(loss_, 100 + reference(values, 4, {.z_loss = 0.3}), 1e-12) << "it adds to what is there";
   EXPECT_EQ(tape.recorded_steps(), 0u);
   EXPECT_EQ(arena.in_use_bytes(), in_use);
 }

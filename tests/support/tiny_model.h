@@ -48,7 +48,7 @@ struct LossRunOptions {
   bool recompute = false;
   bool poison = false;   // free memory is NaN around every unit
   bool backward = true;  // false: the forward-only loss
-  double z_loss = 0;
+  LossTerms terms = {};
 };
 
 struct TinyModel {
@@ -129,7 +129,7 @@ struct TinyModel {
     LossIo io{.targets = {batch.targets.data(), rows},
               .denominator = denominator,
               .loss = total,
-              .z_loss = options.z_loss,
+              .terms = options.terms,
               .workspace_bytes = int64_t{1} << 20};
     model.loss(tape, {batch.tokens.data(), rows}, io, options.recompute);
     tape.backward();

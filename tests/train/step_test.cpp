@@ -312,13 +312,13 @@ TEST(Step, OnlyMatricesDecay) {
   EXPECT_NE(after, before);
 }
 
-TEST(Step, TrainsWithTheZLossAndEvaluatesWithout) {
+TEST(Step, TrainsWithMoreTermsAndEvaluatesWithout) {
   StepSettings settings = tiny_settings();
-  settings.z_loss = 0.5;
+  settings.terms = {.z_loss = 0.5, .label_smoothing = 0.1};
   TinyStep with(DType::kF64, settings), without(DType::kF64, tiny_settings());
   Batch batch = with.batch(1);
   const double plain = without.tiny.loss(batch, with.device.exec()),
-               total = with.tiny.loss(batch, with.device.exec(), {.z_loss = 0.5});
+               total = with.tiny.loss(batch, with.device.exec(), {.terms = settings.terms});
   EXPECT_GT(total, plain * 1.1);
   EvalResult eval = with.step.evaluate(batch.tokens.data(), batch.targets.data());
   EXPECT_NEAR(eval.loss_sum / static_cast<double>(eval.targets), plain, 1e-12 * plain);
