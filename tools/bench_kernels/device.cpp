@@ -7,6 +7,7 @@ namespace xce::bench {
 namespace {
 
 double rounded(DType dtype, float value) {
+  if (dtype == DType::kF16) return static_cast<double>(F16(value));
   return dtype == DType::kBf16 ? static_cast<double>(Bf16(value)) : static_cast<double>(value);
 }
 
@@ -33,7 +34,7 @@ Array Array::source(Device& device, DType dtype, int64_t n, uint64_t seed, doubl
   a.device_ = &device, a.dtype_ = dtype, a.n_ = n;
   a.values_ = Values(seed * 1000003 % Values::kPeriod, scale);
   a.data_ = device.allocate(a.size_bytes());
-  visit_dtype(dtype, [&]<class T>(std::type_identity<T>) {
+  visit_loss_dtype(dtype, [&]<class T>(std::type_identity<T>) {
     std::vector<T> piece(std::min<int64_t>(n, Values::kPeriod));
     for (size_t i = 0; i < piece.size(); ++i) piece[i] = T(a.values_(static_cast<int64_t>(i)));
     for (int64_t at = 0; at < n; at += static_cast<int64_t>(piece.size()))
@@ -57,7 +58,7 @@ double Array::operator[](int64_t i) const {
 
 std::vector<double> Array::read(int64_t begin, int64_t count) const {
   std::vector<double> out(count);
-  visit_dtype(dtype_, [&]<class T>(std::type_identity<T>) {
+  visit_loss_dtype(dtype_, [&]<class T>(std::type_identity<T>) {
     std::vector<T> raw(count);
     device_->read(raw.data(), static_cast<const T*>(data_) + begin, raw.size() * sizeof(T));
     for (int64_t i = 0; i < count; ++i) out[i] = static_cast<double>(raw[i]);
