@@ -70,9 +70,10 @@ TEST_P(LinearCrossEntropyShards, EveryOption) {
         SCOPED_TRACE(str(name_of(dtype), " ", o.name, ", cut ", k));
         o.s.budget_bytes = k == 3 ? size_t{40} << 10 : size_t{8} << 20;
         LossShards both(o.c, o.s, kCuts[k]), two(o.c, o.s, kCuts[k]);
-        both.begin_finish(exec());
+        const Exec device = k == 3 ? one_thread() : exec();
+        both.begin_finish(device);
         both.expect_equal_to(want);
-        two.forward_then_backward(exec());
+        two.forward_then_backward(device);
         two.expect_equal_to(want);
       }
     }

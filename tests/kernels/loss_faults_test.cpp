@@ -97,7 +97,7 @@ TEST_P(LossFaults, DweightOverManyChunksIsNotSummedInBf16) {
     one.forward_backward(exec());
     s.budget_factor = 1;
     LossRun many(c, s);
-    many.forward_backward(on_gpu() ? exec() : cpu_exec(1));
+    many.forward_backward(one_thread());
     expect_gradients(one, want);
     expect_gradients(many, want);
     EXPECT_LE(error_of(many.dweight, want.dweight), 2 * error_of(one.dweight, want.dweight) + 2e-6);
@@ -116,7 +116,7 @@ TEST_P(LossFaults, DxOverVocabularyTilesIsNotSummedInBf16) {
   whole.forward_backward(exec());
   s.budget_factor = 1;
   LossRun cut(c, s);
-  cut.forward_backward(on_gpu() ? exec() : cpu_exec(1));
+  cut.forward_backward(one_thread());
   for (const LossRun* got : {&whole, &cut}) expect_gradients(*got, want);
   EXPECT_LE(error_of(cut.dx, want.dx), 1.2 * error_of(whole.dx, want.dx) + 1e-4);
 }
@@ -199,9 +199,9 @@ TEST_P(LossFaults, BiasIsAddedOnceWhateverTheTiles) {
     for (double factor : {1.0, 4.0, 50.0, 1000.0}) {
       LossSetup s{.dtype = dtype, .budget_factor = factor};
       LossRun got(c, s), two(c, s);
-      got.forward_backward(on_gpu() ? exec() : cpu_exec(1));
-      two.forward(on_gpu() ? exec() : cpu_exec(1));
-      two.backward(on_gpu() ? exec() : cpu_exec(1));
+      got.forward_backward(one_thread());
+      two.forward(one_thread());
+      two.backward(one_thread());
       for (const LossRun* run : {&got, &two}) {
         expect_loss(*run, want, dtype);
         expect_gradients(*run, want);

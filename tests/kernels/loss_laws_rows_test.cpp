@@ -11,8 +11,8 @@ namespace xce::test {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
-class LossLaws : public DeviceTest {};
-INSTANTIATE_TEST_SUITE_P(Devices, LossLaws, ::testing::ValuesIn(device_names()), device_name);
+class LossRowLaws : public DeviceTest {};
+INSTANTIATE_TEST_SUITE_P(Devices, LossRowLaws, ::testing::ValuesIn(device_names()), device_name);
 
 constexpr double kKept = 1000, kRecomputed = 6;  // times the least budget
 
@@ -29,7 +29,7 @@ void give_weight(LossCase& c, int64_t row) {
   if (!c.class_weights.empty()) c.class_weights[3] = 1;
 }
 
-TEST_P(LossLaws, Law7_ANanRowPoisonsItselfAloneWithEveryOption) {
+TEST_P(LossRowLaws, Law7_ANanRowPoisonsItselfAloneWithEveryOption) {
   for (OptionCase& o : every_option(DType::kF32, 30, 8, 600, 12)) {
     SCOPED_TRACE(o.name);
     give_weight(o.c, 17);
@@ -40,7 +40,7 @@ TEST_P(LossLaws, Law7_ANanRowPoisonsItselfAloneWithEveryOption) {
     for (double factor : {kKept, kRecomputed}) {
       o.s.budget_factor = factor;
       LossRun got(poisoned, o.s);
-      got.forward_backward(exec());
+      got.forward_backward(factor == kKept ? exec() : one_thread());
       EXPECT_TRUE(std::isnan(got.loss[0]));
       EXPECT_EQ(got.n_valid, want.n_valid);
       for (int64_t i = 0; i < o.c.rows; ++i) {
@@ -57,7 +57,7 @@ TEST_P(LossLaws, Law7_ANanRowPoisonsItselfAloneWithEveryOption) {
   }
 }
 
-TEST_P(LossLaws, Law7_ANanLogitOrARowOfMinusInfinityPoisonsItselfAlone) {
+TEST_P(LossRowLaws, Law7_ANanLogitOrARowOfMinusInfinityPoisonsItselfAlone) {
   for (OptionCase& o : every_option(DType::kF32, 20, 1, 600, 13)) {
     SCOPED_TRACE(o.name);
     give_weight(o.c, 5), give_weight(o.c, 17);
@@ -87,7 +87,7 @@ TEST_P(LossLaws, Law7_ANanLogitOrARowOfMinusInfinityPoisonsItselfAlone) {
 }
 
 // By its label or by its weight: nothing of x, of logits, of probabilities, of the row's upstream gradient.
-TEST_P(LossLaws, Law7_NothingOfAnIgnoredRowReachesAnything) {
+TEST_P(LossRowLaws, Law7_NothingOfAnIgnoredRowReachesAnything) {
   for (OptionCase& o : every_option(DType::kF32, 30, 8, 300, 15)) {
     SCOPED_TRACE(o.name);
     for (int64_t row : {7, 8, 20}) {
@@ -108,10 +108,11 @@ TEST_P(LossLaws, Law7_NothingOfAnIgnoredRowReachesAnything) {
     l.c = c;
     for (double factor : {kKept, kRecomputed}) {
       o.s.budget_factor = factor;
+      const Exec device = factor == kKept ? exec() : one_thread();
       LossRun both(c, o.s), two(c, o.s);
-      both.forward_backward(exec());
-      two.forward(exec());
-      two.backward(exec());
+      both.forward_backward(device);
+      two.forward(device);
+      two.backward(device);
       for (const LossRun* got : {&both, &two}) {
         expect_loss(*got, want, o.s.dtype);
         expect_gradients(*got, want);
@@ -140,7 +141,7 @@ LossCase rows_of_case(const LossCase& c, int64_t begin, int64_t end) {
 }
 
 // Micro-batches of unequal weight sums, LossCount first: the whole batch's loss and gradients.
-TEST_P(LossLaws, Law8_TokenMeanForAnySplitWithClassAndTokenWeights) {
+TEST_P(LossRowLaws, Law8_TokenMeanForAnySplitWithClassAndTokenWeights) {
   for (bool by_probabilities : {false, true}) {
     LossCase c = random_case(DType::kF32, 60, 8, 130, 17);
     LossSetup s;
@@ -196,7 +197,7 @@ TEST_P(LossLaws, Law8_TokenMeanForAnySplitWithClassAndTokenWeights) {
   }
 }
 
-TEST_P(LossLaws, Law9_TheLeastBudgetIsEnoughForEveryOption) {
+TEST_P(LossRowLaws, Law9_TheLeastBudgetIsEnoughForEveryOption) {
   for (DType dtype : {DType::kF32, DType::kBf16}) {
     for (OptionCase& o : every_option(dtype, 40, 16, 500, 18)) {
       for (bool in_dtype : {false, true}) {
@@ -204,18 +205,18 @@ TEST_P(LossLaws, Law9_TheLeastBudgetIsEnoughForEveryOption) {
         o.s.dweight_in_dtype = in_dtype;
         o.s.budget_factor = 1;
         LossRun got(o.c, o.s);
-        got.forward_backward(on_gpu() ? exec() : cpu_exec(1));
+        got.forward_backward(one_thread());
         expect_gradients(got, reference_linear_cross_entropy(o.c));
         LossSetup less = o.s;
         less.budget_factor = 0.999;
         LossRun fails(o.c, less);
-        EXPECT_THROW(fails.forward_backward(on_gpu() ? exec() : cpu_exec(1)), Error);
+        EXPECT_THROW(fails.forward_backward(one_thread()), Error);
       }
     }
   }
 }
 
-TEST_P(LossLaws, Law9_MisuseOfOptionsIsAnErrorThatNamesIt) {
+TEST_P(LossRowLaws, Law9_MisuseOfOptionsIsAnErrorThatNamesIt) {
   LossCase c = random_case(DType::kF32, 20, 8, 50, 19);
   const LogitsCase l{c, Array::normal(DType::kF32, 20 * 50, 20).values()};
   auto expect_error = [&](const std::vector<std::string>& words, auto&& spoil) {

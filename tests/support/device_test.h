@@ -18,6 +18,8 @@ class DeviceTest : public ::testing::TestWithParam<std::string> {
   bool on_gpu() const { return GetParam() == "gpu"; }
   // Of the CPU three threads: uneven shares.
   Exec exec() const { return on_gpu() ? gpu_execs()[0] : cpu_exec(3); }
+  // One thread: for calls cut so small that several would mostly wait for each other.
+  Exec one_thread() const { return on_gpu() ? gpu_execs()[0] : cpu_exec(1); }
 };
 
 inline std::vector<std::string> device_names() {
