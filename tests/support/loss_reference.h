@@ -100,11 +100,11 @@ inline void reference_row(const LossCase& c, int64_t i, const std::vector<double
     const double p = std::exp(z[v] - top) / static_cast<double>(sum);
     const double slope = c.softcap == 0 ? 1 : 1 - (z[v] / c.softcap) * (z[v] / c.softcap);
     const double extra = c.z_loss == 0 ? 0 : 2 * c.z_loss * lse * p;
-    const double factor = c.logit_scale * up * c.token_weight(i) / d * slope, m = c.mass(i, v);
-    a.dlogits[i * c.vocab + v] = factor * (mass * p - m + extra);
+    const double factor = c.logit_scale * up * c.token_weight(i) / d, m = c.mass(i, v);
+    a.dlogits[i * c.vocab + v] = factor * slope * (mass * p - m + extra);
     // 1 - tanh^2 cancels where it is small: its rounding is a small part of a tenth of what it is made of.
-    const double made_of = slope + 0.1 * (1 - slope), size_factor = slope > 0 ? factor / slope * made_of : 0;
-    a.logit_terms[i * c.vocab + v] = std::fabs(size_factor) * (size * p + std::fabs(m) + std::fabs(extra));
+    const double made_of = slope + 0.1 * (1 - slope);
+    a.logit_terms[i * c.vocab + v] = std::fabs(factor) * made_of * (size * p + std::fabs(m) + std::fabs(extra));
     a.dlogits_terms += a.logit_terms[i * c.vocab + v] * a.logit_terms[i * c.vocab + v];
   }
 }
