@@ -17,8 +17,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import xce_ctypes as xce
 
 NAME = "xce"
-DTYPES = {torch.float32: xce.FLOAT32, torch.bfloat16: xce.BFLOAT16, torch.float64: xce.FLOAT64,
-          torch.int32: xce.INT32, torch.int64: xce.INT64}
+DTYPES = {torch.float32: xce.FLOAT32, torch.bfloat16: xce.BFLOAT16, torch.float16: xce.FLOAT16,
+          torch.float64: xce.FLOAT64, torch.int32: xce.INT32, torch.int64: xce.INT64}
 contexts = {}
 
 
