@@ -259,12 +259,39 @@ void fuzz_statistics(Call& call) {
   call.finish(xce_loss_merge_statistics(on, &a), "xce_loss_merge_statistics", is_wrong(a) || a.count < 1 || a.rows < 0);
 }
 
+// ---- Contexts
+
+void fuzz_context(Call& call) {
+  Choices& c = call.c;
+  xce_context* const on = c.rarely(8) ? nullptr : context(c);
+  const int32_t word = c.pick<int32_t>({0, 1, 2, -1, 3, 4, 5, 99, INT32_MIN});
+  auto taken = [&](xce_status status, bool right, const char* function) {
+    expect((status == XCE_OK) == (right && on), "the right calls to be taken, and no other", function);
+  };
+  taken(xce_loss_prepare(on, word), is_float(word), "xce_loss_prepare");
+  taken(xce_context_set_tuning(on, word), word == 0 || word == 1, "xce_context_set_tuning");
+  taken(xce_context_set_stream(on, word ? &call : nullptr), word == 0, "xce_context_set_stream");
+  Buffer text("text", {1, c.below(4)}, 1, Role::kOut);
+  text.seal();
+  size_t bytes = 77;
+  const xce_status status = xce_context_tuning_text(on, reinterpret_cast<char*>(text.begin()), text.bytes(), &bytes);
+  taken(status, text.bytes() >= 1, "xce_context_tuning_text");
+  expect(status == XCE_OK ? bytes == 1 && text.begin()[0] == 0 : bytes == 77, "an empty text of a CPU");
+  if (status != XCE_OK) text.expect_untouched();
+  xce_context* made = on;
+  const int32_t threads = c.pick<int32_t>({1, -1, 513, INT32_MAX, INT32_MIN});
+  expect((xce_context_create_cpu(threads, &made) == XCE_OK) == (threads == 1), "1 .. 512 threads");
+  expect((made != nullptr) == (threads == 1), "no context from a refused call");
+  xce_context_destroy(made);
+  expect(xce_status_string(word) != nullptr, "a text of any status");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Choices choices(data, size);
   Call call(choices);
-  switch (choices.below(8)) {
+  switch (choices.below(9)) {
     case 0:
     case 1:
     case 2:
@@ -279,6 +306,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 6:
       fuzz_count(call);
+      break;
+    case 8:
+      fuzz_context(call);
       break;
     default:
       fuzz_statistics(call);
