@@ -29,12 +29,12 @@ int main() {
   args.logits = logits.data(), args.dlogits = dlogits.data();
   xce::api::forward_backward(context, args);
   try {
-    args.loss.softcap = 1;
+    args.loss.label_smoothing = 2;
     xce::api::forward(context, args);
     return 2;
   } catch (const xce::api::Error& error) {
     std::printf("refused: %s\n", error.what());
-    if (error.status() != XCE_ERROR_UNSUPPORTED) return 3;
+    if (error.status() != XCE_ERROR_INVALID_ARGUMENT) return 3;
   }
   std::printf("loss %.4f\n", loss);
   return std::fabs(loss - std::log(16.0f)) > 1e-5f || std::fabs(dlogits[0] - (1 / 16.0f - 1) / 4) > 1e-6f;
