@@ -11,9 +11,9 @@
 //     lies between rows that are a leading dimension apart is neither read nor written.
 //  4. Results: any may be null, its work is then skipped; what is given is written wholly, unless it says "added to".
 //  5. CUDA calls only enqueue on the context's stream: they do not wait, allocate or read back. After `prepare` with
-//     the same arguments (pointers may change, their 16-byte alignment may not) they can be captured in a graph, in
-//     global mode too, and a replay follows labels, denominator and upstream gradient that changed in place. The graph
-//     must not outlive the context. CPU calls are done when they return.
+//     the same arguments (pointers may change, but not which are null nor their 16-byte alignment) they can be captured
+//     in a graph, in global mode too, and a replay follows targets, weights, denominator and upstream gradient that
+//     changed in place. The graph must not outlive the context. CPU calls are done when they return.
 //  6. The same call gives the same bits again: of CPU contexts with as many threads; of a CUDA context once prepared;
 //     of several where they took over one another's tuning text, or do not tune.
 //  7. Errors: a call that its arguments make wrong returns a status, writes nothing and enqueues nothing;
