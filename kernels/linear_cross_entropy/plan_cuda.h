@@ -90,10 +90,13 @@ constexpr int64_t largest(int64_t most, Fits&& fits) {
   return low;
 }
 
-// n cut evenly into as few parts of at most `most` as can be, a multiple of `step` where `most` allows.
+// n cut evenly into as few parts of at most `most` as can be: multiples of `step` where `most` allows, else of
+// kColStep, because products of other widths are several times as slow.
 constexpr int64_t balanced(int64_t n, int64_t most, int64_t step) {
-  int64_t part = ceil_div(n, ceil_div(n, most));
-  return round_up(part, step) <= most ? round_up(part, step) : part;
+  const int64_t part = ceil_div(n, ceil_div(n, most));
+  for (int64_t multiple : {step, kColStep})
+    if (round_up(part, multiple) <= most) return round_up(part, multiple);
+  return part;
 }
 
 }  // namespace cuda_loss_plan

@@ -216,7 +216,7 @@ class BadInput(CliTest):
         self.assertEqual(run().returncode, 2)
 
     def test_unsupported_values_are_named(self):
-        for word in ("loss.label_smoothing=0.1", "loss.softcap=30", "run.device=cuda", "parallel.shard=full"):
+        for word in ("loss.label_smoothing=1", "loss.softcap=30", "run.device=cuda", "parallel.shard=full"):
             key, value = word.split("=")
             self.refused(self.base(), 2, key, value, words=[word])
 
