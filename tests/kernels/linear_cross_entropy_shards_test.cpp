@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tests/support/device_test.h"
+#include "tests/support/errors.h"
 #include "tests/support/loss_options.h"
 #include "tests/support/loss_random.h"
 #include "tests/support/loss_shards.h"
@@ -161,6 +162,30 @@ TEST_P(LinearCrossEntropyShards, BackwardOfAShardsProbabilitiesNeedsTheirMass) {
                                   .workspace = {}};
   call.in.vocab_global = 50;
   EXPECT_THROW(got.launch_with_workspace(exec(), call, call.workspace), Error);
+}
+
+// The sum of a shard's own probabilities is not the row's, and the residual does not tell it.
+TEST_P(LinearCrossEntropyShards, BackwardWithProbabilitiesAsksForTheirMass) {
+  LossCase c = random_case(DType::kF32, 5, 8, 40, 27);
+  c.labels.clear();
+  c.probabilities.assign(c.rows * c.vocab, 1 / 50.0);
+  LossRun got(c, {});
+  for (int64_t i = 0; i < c.rows; ++i) got.offset.set(i, 0), got.logsum.set(i, std::log(50.0));
+  LinearCrossEntropyBackward call{.in = got.inputs(),
+                                  .options = got.options(),
+                                  .offset = got.offset.data(),
+                                  .logsum = got.logsum.data(),
+                                  .upstream = got.upstream(),
+                                  .grad = got.gradients(),
+                                  .workspace = {}};
+  call.in.vocab_global = 50;
+  EXPECT_TRUE(throws_error(ErrorCode::kRuntime, {"probability_mass", "null"},
+                           [&] { got.launch_with_workspace(exec(), call, call.workspace); }));
+  EXPECT_TRUE(std::isnan(got.dx[0])) << "written before the check";
+  Vector<double> mass(c.rows, 1);
+  call.in.targets.probability_mass = mass.data();
+  got.launch_with_workspace(exec(), call, call.workspace);
+  for (int64_t i = 0; i < got.dx.size(); ++i) ASSERT_FALSE(std::isnan(got.dx[i])) << i;
 }
 
 TEST_P(LinearCrossEntropyShards, RandomCuts) {
