@@ -139,29 +139,34 @@ double LossProblem::capped(const Features& f, double y) const {
   const double z = f.scale ? kScale * y : y;
   return f.softcap ? kSoftcap * std::tanh(z / kSoftcap) : z;
 }
-std::vector<double> LossProblem::logits_of(const Features& f, int64_t i) const {
-  if (is_plain_) {
-    std::vector<double> z = logits_.read(i * s_.vocab, s_.vocab);
-    for (double& value : z) value = capped(f, value);
-    return z;
-  }
+// Calls f(first label, labels, their weights) for all labels, a block at a time: whole weights may be gigabytes.
+template <class F>
+void LossProblem::each_block(F&& f) const {
   constexpr int64_t kBlock = 1024;
-  const std::vector<double> x = x_.read(i * s_.hidden, s_.hidden), bias = bias_.read(0, s_.vocab);
-  std::vector<double> z;
   for (int64_t first = 0; first < s_.vocab; first += kBlock) {
     const int64_t n = std::min(kBlock, s_.vocab - first);
-    const std::vector<double> w = weight_.read(first * s_.hidden, n * s_.hidden);
-    for (int64_t v = 0; v < n; ++v) {
-      double y = f.bias ? bias[first + v] : 0;
-      for (int64_t h = 0; h < s_.hidden; ++h) y += x[h] * w[v * s_.hidden + h];
-      z.push_back(capped(f, y));
-    }
+    f(first, n, weight_.read(first * s_.hidden, n * s_.hidden));
   }
-  return z;
+}
+std::vector<std::vector<double>> LossProblem::logits_of(const Features& f, const std::vector<int64_t>& rows) const {
+  std::vector<std::vector<double>> all, x;
+  const std::vector<double> bias = f.bias ? bias_.read(0, s_.vocab) : std::vector<double>(s_.vocab);
+  for (int64_t i : rows) {
+    if (!is_plain_) x.push_back(x_.read(i * s_.hidden, s_.hidden));
+    all.push_back(is_plain_ ? logits_.read(i * s_.vocab, s_.vocab) : bias);
+  }
+  if (!is_plain_)
+    each_block([&](int64_t first, int64_t n, const std::vector<double>& w) {
+      for (size_t k = 0; k < rows.size(); ++k)
+        for (int64_t v = 0; v < n; ++v)
+          for (int64_t h = 0; h < s_.hidden; ++h) all[k][first + v] += x[k][h] * w[v * s_.hidden + h];
+    });
+  for (std::vector<double>& z : all)
+    for (double& value : z) value = capped(f, value);
+  return all;
 }
 
-LossProblem::Row LossProblem::reference(const Features& f, int64_t i) const {
-  const std::vector<double> z = logits_of(f, i);
+LossProblem::Row LossProblem::reference(const Features& f, int64_t i, const std::vector<double>& z) const {
   const double top = *std::max_element(z.begin(), z.end()), g = factor(f, i);
   double sum = 0, total = 0;
   for (double value : z) sum += std::exp(value - top);
@@ -182,17 +187,15 @@ LossProblem::Row LossProblem::reference(const Features& f, int64_t i) const {
 void LossProblem::check_linear(const Features& f, const std::vector<int64_t>& rows, const std::vector<Row>& want,
                                LossErrors& errors) {
   Relative dx, dweight;
-  for (size_t k = 0; k < rows.size(); ++k) {
-    std::vector<double> sum(s_.hidden);
-    constexpr int64_t kBlock = 1024;
-    for (int64_t first = 0; first < s_.vocab; first += kBlock) {
-      const int64_t n = std::min(kBlock, s_.vocab - first);
-      const std::vector<double> w = weight_.read(first * s_.hidden, n * s_.hidden);
+  std::vector<std::vector<double>> sums(rows.size(), std::vector<double>(s_.hidden));
+  each_block([&](int64_t first, int64_t n, const std::vector<double>& w) {
+    for (size_t k = 0; k < rows.size(); ++k)
       for (int64_t v = 0; v < n; ++v)
-        for (int64_t h = 0; h < s_.hidden; ++h) sum[h] += want[k].dlogits[first + v] * w[v * s_.hidden + h];
-    }
+        for (int64_t h = 0; h < s_.hidden; ++h) sums[k][h] += want[k].dlogits[first + v] * w[v * s_.hidden + h];
+  });
+  for (size_t k = 0; k < rows.size(); ++k) {
     const std::vector<double> got = dx_.read(rows[k] * s_.hidden, s_.hidden);
-    for (int64_t h = 0; h < s_.hidden; ++h) dx.add(got[h], sum[h]);
+    for (int64_t h = 0; h < s_.hidden; ++h) dx.add(got[h], sums[k][h]);
   }
   const std::vector<double> offset = offset_.read(0, s_.rows), logsum = logsum_.read(0, s_.rows);
   const std::vector<double> bias = bias_.read(0, s_.vocab), x = x_.read(0, s_.rows * s_.hidden);
@@ -224,10 +227,10 @@ LossErrors LossProblem::verify(const Features& f) {
   const std::vector<double> row_loss = row_loss_.read(0, s_.rows), entropy = entropy_.read(0, s_.rows);
   std::vector<int64_t> rows;
   std::vector<Row> want;
-  for (int64_t k = 0; k < std::min(kRowsLookedAt, s_.rows); ++k) {
+  for (int64_t k = 0; k < std::min(kRowsLookedAt, s_.rows); ++k)
     rows.push_back(k * (s_.rows - 1) / std::max<int64_t>(1, kRowsLookedAt - 1));
-    want.push_back(reference(f, rows.back()));
-  }
+  const std::vector<std::vector<double>> z = logits_of(f, rows);
+  for (size_t k = 0; k < rows.size(); ++k) want.push_back(reference(f, rows[k], z[k]));
   LossErrors errors;
   Relative loss, of_entropy, dlogits;
   for (size_t k = 0; k < rows.size(); ++k) {

@@ -49,9 +49,11 @@ class LossProblem {
   LossTargets targets(const Features& f) const;
   double mass(const Features& f, int64_t i, int64_t v) const;
   double factor(const Features& f, int64_t i) const;  // token weight over D
-  std::vector<double> logits_of(const Features& f, int64_t i) const;
+  template <class F>
+  void each_block(F&& f) const;
+  std::vector<std::vector<double>> logits_of(const Features& f, const std::vector<int64_t>& rows) const;
   double capped(const Features& f, double y) const;
-  Row reference(const Features& f, int64_t i) const;
+  Row reference(const Features& f, int64_t i, const std::vector<double>& z) const;
   void check_linear(const Features& f, const std::vector<int64_t>& rows, const std::vector<Row>& want, LossErrors& e);
   double token(const Features& f, int64_t i) const { return f.token_weights ? host_tokens_[i] : 1; }
   double weight_of(const Features& f, int64_t v) const { return f.class_weights ? host_classes_[v] : 1; }
