@@ -13,7 +13,8 @@ using loss::RowTarget;
 using loss::Totals;
 
 constexpr int kSumThreads = 1024;
-constexpr double kScaleHeadroom = 0x1p-10;  // of fp16's 65504 and 2^-14
+constexpr int kTogether = 4;                // rows of a thread whose loads are under way at once
+constexpr double kScaleHeadroom = 0x1p-10;  // fp16 reaches from 2^-14 to 2^16
 
 template <class A>
 __device__ RowTarget target_of(const DeviceCall& call, int64_t i) {
@@ -24,8 +25,15 @@ __device__ RowTarget target_of(const DeviceCall& call, int64_t i) {
 template <class A>
 __device__ Totals count_rows(const DeviceCall& call) {
   Totals mine;
-  for (int64_t i = threadIdx.x; i < call.rows; i += blockDim.x)
-    loss::count_row<A>(mine, call.options, target_of<A>(call, i), i);
+  for (int64_t at = threadIdx.x; at < call.rows; at += kTogether * blockDim.x) {
+    RowTarget targets[kTogether];
+#pragma unroll
+    for (int u = 0; u < kTogether; ++u)
+      if (at + u * blockDim.x < call.rows) targets[u] = target_of<A>(call, at + u * blockDim.x);
+#pragma unroll
+    for (int u = 0; u < kTogether; ++u)
+      if (at + u * blockDim.x < call.rows) loss::count_row<A>(mine, call.options, targets[u], at + u * blockDim.x);
+  }
   const bool sums_weights = call.options.label_smoothing != 0 && call.targets.index && call.options.class_weights;
   if (sums_weights) {
     const A* weights = static_cast<const A*>(call.options.class_weights);
@@ -47,7 +55,8 @@ __device__ Totals count_rows(const DeviceCall& call) {
   return all;
 }
 
-// A power of two near 2^-10 of the largest |gradient| of a logit, up to the z-loss's lse and probabilities' masses.
+// A power of two near 2^-10 of the largest |gradient| of a logit, with the z-loss of a row whose |lse| is 2^8: fp16 has
+// room for 2^14.
 template <class A>
 __device__ float gradient_scale(const DeviceCall& call, const Totals& totals) {
   const double d = loss::denominator(call.options, totals);
@@ -59,7 +68,7 @@ __device__ float gradient_scale(const DeviceCall& call, const Totals& totals) {
     const double mass = target.label == loss::kNoLabel
                             ? 1
                             : loss::mass_of<A>(call.options, totals, target.label, call.vocab_global).total;
-    const double size = fabs(g) * (fabs(mass) + 2 * fabs(call.options.z_loss));
+    const double size = fabs(g) * (fabs(mass) + 2 * 0x1p8 * fabs(call.options.z_loss));
     if (isfinite(size)) largest = fmax(largest, size);
   }
   largest = cuda::block_max(largest);
@@ -94,10 +103,21 @@ __global__ void __launch_bounds__(kSumThreads) loss_count(LossCount args, Device
 
 template <class A>
 __global__ void __launch_bounds__(kSumThreads) sum_kernel(DeviceCall call, loss::RowSums rows) {
+  double sums[2] = {0, 0};
+  const bool has_z_loss = call.options.z_loss != 0;
+  for (int64_t at = threadIdx.x; at < rows.rows; at += kTogether * blockDim.x) {
+    double loss[kTogether]{}, z_loss[kTogether]{};
+#pragma unroll
+    for (int u = 0; u < kTogether; ++u) {
+      const int64_t i = at + u * blockDim.x;
+      if (i < rows.rows) loss[u] = rows.loss[i];
+      if (i < rows.rows && has_z_loss) z_loss[u] = rows.z_loss[i];
+    }
+#pragma unroll
+    for (int u = 0; u < kTogether; ++u) sums[0] += loss[u], sums[1] += z_loss[u];
+  }
   Totals counts;
   if (rows.count) counts = count_rows<A>(call);
-  double sums[2] = {0, 0};
-  for (int64_t i = threadIdx.x; i < rows.rows; i += blockDim.x) sums[0] += rows.loss[i], sums[1] += rows.z_loss[i];
   cuda::block_sums(sums);
   if (threadIdx.x != 0) return;
   Totals& totals = *call.totals;

@@ -79,11 +79,13 @@ __device__ inline double factor_of(const DeviceRows<In, Out>& r, const RowTarget
   return std::is_same_v<Out, F16> && r.gradient_scale ? g / static_cast<double>(*r.gradient_scale) : g;
 }
 
+template <class In, int W>
+constexpr int kGradientBatch = kBatch<In, W, 64>;
+
 // dlogits of a whole row from its logits.
 template <int W, bool kGeneral, class In, class Out>
 struct GradientWriter {
   using A = Accum<Out>;
-  static constexpr int kVectors = kBatch<In, W, 64>;
 
   const DeviceRows<In, Out>& r;
   const RowGradient<Out, kGeneral>& gradient;
@@ -95,10 +97,11 @@ struct GradientWriter {
   Out* out;
   A factor;  // of exponentials
 
-  __device__ GradientWriter(const DeviceRows<In, Out>& r, const RowGradient<Out, kGeneral>& gradient, int64_t i)
+  __device__ GradientWriter(const DeviceRows<In, Out>& r, const RowGradient<Out, kGeneral>& gradient, int64_t i,
+                            RowThreads by)
       : r(r),
         gradient(gradient),
-        span(r, i),
+        span(r, i, by),
         map(r.options),
         masses(r, i),
         exponential(gradient.lse),
@@ -129,27 +132,34 @@ struct GradientWriter {
 
   // The whole row from memory.
   __device__ void write() {
+    Raw<In, W> raw[kGradientBatch<In, W>];
+    load_batch(raw, row, span, span.first(span.head));
+    write_from_first(raw);
+  }
+  // The same where the first batch is at hand.
+  template <int U>
+  __device__ void write_from_first(Raw<In, W> (&raw)[U]) {
     begin();
-    if constexpr (kNarrows) __syncthreads();  // all have read what begin() reads, though vectors may lie over it
-    for (int at = span.head; at < span.tail; at += span.template batch<kVectors>()) {
-      Raw<In, W> raw[kVectors];
-      load_batch(raw, row, span, at + thread());
-      if constexpr (kNarrows) __syncthreads();  // this step writes over logits of this and earlier steps
-      write_batch(raw, at + thread());
+    for (int at = span.head; at < span.tail; at += span.template batch<U>()) {
+      if (at > span.head) load_batch(raw, row, span, span.first(at));
+      // This step writes over logits of this and earlier steps, and over what begin() read.
+      if constexpr (kNarrows) __syncthreads();
+      write_batch(raw, span.first(at));
     }
+    if constexpr (kNarrows) __syncthreads();
     end();
   }
   // The same where the last batch is at hand: backwards, because what was read last is likeliest still in the cache.
   template <int U>
-  __device__ void write(Raw<In, W> (&last)[U]) {
+  __device__ void write_from_last(Raw<In, W> (&raw)[U]) {
     static_assert(!kNarrows);
     begin();
     const int batch = span.template batch<U>();
     int at = span.head + (span.tail - span.head - 1) / batch * batch;
-    if (at < span.tail) write_batch(last, at + thread());
+    if (at < span.tail) write_batch(raw, span.first(at));
     for (at -= batch; at >= span.head; at -= batch) {
-      load_batch(last, row, span, at + thread());
-      write_batch(last, at + thread());
+      load_batch(raw, row, span, span.first(at));
+      write_batch(raw, span.first(at));
     }
     end();
   }
@@ -180,19 +190,19 @@ struct GradientWriter {
   __device__ void end() const {
     if (span.edge >= 0) out[span.edge] = of(edge, span.edge).at[0];
     if (owns_label) out[gradient.y] = gradient.at_label(exp(static_cast<double>(label.z) - gradient.lse), label.slope);
-    for (int64_t col = r.cols + threadIdx.x; col < r.cols_out; col += blockDim.x) out[col] = cuda::narrow<Out>(0);
+    for (int64_t col = r.cols + span.by.thread; col < r.cols_out; col += span.by.threads)
+      out[col] = cuda::narrow<Out>(0);
   }
 };
 
 template <int W, class In, class Out>
-__device__ inline void zero_gradient(const DeviceRows<In, Out>& r, int64_t i) {
+__device__ inline void zero_gradient(const DeviceRows<In, Out>& r, int64_t i, RowThreads by) {
   Out* out = r.dlogits + i * r.ld_out;
-  const RowSpan<W> span(r, i);
+  const RowSpan<W> span(r, i, by);
   const cuda::Vec<Out, W> zeros{};
-  for (int col = span.head + static_cast<int>(threadIdx.x) * W; col < span.tail; col += span.stride())
-    cuda::store<W>(out + col, zeros);
+  for (int col = span.first(span.head); col < span.tail; col += span.stride()) cuda::store<W>(out + col, zeros);
   if (span.edge >= 0) out[span.edge] = cuda::narrow<Out>(0);
-  for (int64_t col = r.cols + threadIdx.x; col < r.cols_out; col += blockDim.x) out[col] = cuda::narrow<Out>(0);
+  for (int64_t col = r.cols + span.by.thread; col < r.cols_out; col += span.by.threads) out[col] = cuda::narrow<Out>(0);
 }
 
 // S of row i, in the general variant of probabilities alone, from wherever it is known; all threads call it.

@@ -4,36 +4,11 @@
 
 #include "kernels/base/cuda_check.h"
 #include "kernels/cross_entropy/row_gradient_cuda.cuh"
+#include "kernels/cross_entropy/row_held_cuda.cuh"
+#include "kernels/cross_entropy/row_loss_cuda.cuh"
 #include "kernels/cross_entropy/row_statistics_cuda.cuh"
 
 namespace xce::loss {
-
-// The loss of a row from its statistics to everything that asks for it, by one thread; a null `row`: an ignored one.
-template <class In, class Out>
-__device__ inline void store_loss(const DeviceRows<In, Out>& r, int64_t i, const RowTarget& target,
-                                  const RowLoss* row) {
-  store_row<Accum<Out>>(r.options, r.out, r.first_row + i, target, row);
-  if (r.row_loss) r.row_loss[i] = row ? row->loss : 0, r.row_z_loss[i] = row ? row->z_loss : 0;
-  if (row && r.out.n_correct && row->argmax == target.label)
-    atomicAdd(reinterpret_cast<unsigned long long*>(&r.totals->n_correct), 1ull);
-}
-template <bool kGeneral, class In, class Out>
-__device__ inline RowLoss loss_of(const DeviceRows<In, Out>& r, const RowTarget& target, const RowStatistics& s) {
-  using A = Accum<Out>;
-  Mass mass{};
-  if constexpr (kGeneral)
-    mass = mass_of<A>(r.options, *r.totals, target.label, r.vocab_global);
-  else
-    mass.at_label = mass.total = class_weight<A>(r.options, target.label);
-  return row_loss(s, mass, target.token_weight, r.options.z_loss);
-}
-// z_y where these columns hold the label, else 0.
-template <class In, class Out>
-__device__ inline double target_logit(const DeviceRows<In, Out>& r, int64_t i, const RowTarget& target) {
-  const int64_t y = target.label - r.first_col;
-  if (target.label == kNoLabel || y < 0 || y >= r.cols) return 0;
-  return static_cast<double>(z_at(r, LogitMap<Accum<Out>>(r.options), r.logits + i * r.ld, static_cast<int>(y)).z);
-}
 
 template <bool kGeneral, class In, int W>
 constexpr int kStatisticsBatch = kBatch<In, W, kGeneral ? 64 : 128>;
@@ -99,44 +74,51 @@ __global__ void __launch_bounds__(kRowThreads<kGeneral>, 1024 / kRowThreads<kGen
   const RowTarget target = r.target(i);
   const double d = denominator(r.options, *r.totals);
   if (d == 0) zero_input(r, i);
-  if (d == 0 || !target.valid) return zero_gradient<W>(r, i);
+  if (d == 0 || !target.valid) return zero_gradient<W>(r, i, of_block());
+  Raw<In, W> raw[kGradientBatch<In, W>];
+  const RowSpan<W> span(r, i, of_block());
+  load_batch(raw, r.logits + i * r.ld, span, span.first(span.head));
   const double lse = static_cast<double>(r.offset[i]) + static_cast<double>(r.logsum[i]);
   const double total = total_mass<kGeneral>(r, target, i);
   const RowGradient<Out, kGeneral> gradient(r, target, factor_of(r, target, d, i), lse, total);
-  GradientWriter<W, kGeneral, In, Out>(r, gradient, i).write();
+  GradientWriter<W, kGeneral, In, Out>(r, gradient, i, of_block()).write_from_first(raw);
 }
 
 // All of a whole row: statistics, loss, gradient.
 template <int W, bool kGeneral, class In, class Out>
 __global__ void __launch_bounds__(kRowThreads<kGeneral>, 1) row_losses_and_gradients(DeviceRows<In, Out> r) {
+  using A = Accum<Out>;
   const int64_t i = blockIdx.x;
   const RowTarget target = r.target(i);
   const double d = denominator(r.options, *r.totals);
   if (d == 0) zero_input(r, i);
   if (!target.valid) {
     if (threadIdx.x == 0) store_loss(r, i, target, nullptr);
-    return zero_gradient<W>(r, i);
+    return zero_gradient<W>(r, i, of_block());
   }
-  __shared__ double lse;
+  __shared__ RowStatistics kept;  // by one thread, until the others have their work
   double logit = 0;
   if (threadIdx.x == 0) logit = target_logit(r, i, target);
   Raw<In, W> raw[kStatisticsBatch<kGeneral, In, W>];
   RowStatistics s = block_statistics<kGeneral>(r, i, raw);
-  if (threadIdx.x == 0) {
-    s.target = logit;
-    const RowLoss row = loss_of<kGeneral>(r, target, s);
-    lse = row.offset + row.logsum;
-    store_loss(r, i, target, &row);
+  s.target = logit;
+  if (threadIdx.x == 0) kept = s;
+  if (d == 0) {
+    zero_gradient<W>(r, i, of_block());
+  } else {
+    const A logsum = log(static_cast<A>(s.sum));
+    const RowGradient<Out, kGeneral> gradient(r, target, factor_of(r, target, d, i),
+                                              s.max + static_cast<double>(logsum),
+                                              kGeneral ? s.mass : total_mass<false>(r, target, i));
+    GradientWriter<W, kGeneral, In, Out> writer(r, gradient, i, of_block());
+    if constexpr (sizeof(Out) < sizeof(In))
+      writer.write();
+    else
+      writer.write_from_last(raw);
   }
-  if (d == 0) return zero_gradient<W>(r, i);
-  __syncthreads();
-  const RowGradient<Out, kGeneral> gradient(r, target, factor_of(r, target, d, i), lse,
-                                            kGeneral ? s.mass : total_mass<false>(r, target, i));
-  GradientWriter<W, kGeneral, In, Out> writer(r, gradient, i);
-  if constexpr (sizeof(Out) < sizeof(In))
-    writer.write();
-  else
-    writer.write(raw);
+  if (threadIdx.x != 0) return;
+  const RowLoss row = loss_of<kGeneral>(r, target, kept);
+  store_loss(r, i, target, &row);
 }
 
 // f.template operator()<W, kGeneral>(): the width at which rows of logits and gradients may be read and written, and
@@ -158,18 +140,25 @@ void with_row_variant(const DeviceRows<In, Out>& r, F&& f) {
   }
   f.template operator()<1, true>();
 }
-// Some vectors for each thread, so that short rows do not spend their time in reductions.
-template <bool kGeneral, class In, class Out>
-unsigned row_threads(const DeviceRows<In, Out>& r) {
-  const int64_t bytes = r.cols * static_cast<int64_t>(sizeof(In));
-  return bytes >= 96 * 1024 ? 512 : bytes >= 16 * 1024 ? 256 : 128;
+// Threads of a block of the pass over a row of so many bytes. For statistics few, because several rows to an SM hide
+// the reductions at their ends; for gradients many, so that fewer rows are under way at once.
+template <class In, class Out>
+int64_t row_bytes(const DeviceRows<In, Out>& r) {
+  return r.cols * static_cast<int64_t>(sizeof(In));
+}
+inline unsigned statistics_threads(int64_t bytes) {
+  return bytes >= 192 * 1024 ? 256 : 128;
+}
+template <bool kGeneral>
+unsigned gradient_threads(int64_t bytes) {
+  return bytes >= 192 * 1024 ? kRowThreads<kGeneral> : bytes >= 48 * 1024 ? 512 : bytes >= 16 * 1024 ? 256 : 128;
 }
 
 template <class In, class Out>
 void launch_statistics(const CudaExec& exec, const DeviceRows<In, Out>& r, const StatisticsView& set, Statistics what) {
   if (r.rows == 0) return;
   with_row_variant(r, [&]<int W, bool kGeneral> {
-    row_statistics<W, kGeneral><<<row_grid(r.rows), row_threads<kGeneral>(r), 0, exec.stream>>>(r, set, what);
+    row_statistics<W, kGeneral><<<row_grid(r.rows), statistics_threads(row_bytes(r)), 0, exec.stream>>>(r, set, what);
   });
   cuda::check_launch("row statistics");
 }
@@ -190,7 +179,7 @@ template <class In, class Out>
 void launch_gradients(const CudaExec& exec, const DeviceRows<In, Out>& r) {
   if (r.rows == 0) return;
   with_row_variant(r, [&]<int W, bool kGeneral> {
-    row_gradients<W, kGeneral><<<row_grid(r.rows), row_threads<kGeneral>(r), 0, exec.stream>>>(r);
+    row_gradients<W, kGeneral><<<row_grid(r.rows), gradient_threads<kGeneral>(row_bytes(r)), 0, exec.stream>>>(r);
   });
   cuda::check_launch("row gradients");
 }
@@ -198,7 +187,11 @@ template <class In, class Out>
 void launch_losses_and_gradients(const CudaExec& exec, const DeviceRows<In, Out>& r) {
   if (r.rows == 0) return;
   with_row_variant(r, [&]<int W, bool kGeneral> {
-    row_losses_and_gradients<W, kGeneral><<<row_grid(r.rows), row_threads<kGeneral>(r), 0, exec.stream>>>(r);
+    if constexpr (!kGeneral && sizeof(In) == sizeof(Out))
+      launch_held<W>(exec, r);
+    else
+      row_losses_and_gradients<W, kGeneral>
+          <<<row_grid(r.rows), gradient_threads<kGeneral>(row_bytes(r)), 0, exec.stream>>>(r);
   });
   cuda::check_launch("row losses and gradients");
 }

@@ -161,18 +161,18 @@ struct GeneralPart {
   }
 };
 
-// All threads get the statistics, but for the label's logit. `raw` then holds the last batch of the row.
+// This thread's part of row i; `raw` then holds its last batch.
 template <bool kGeneral, int W, int U, class In, class Out>
-__device__ inline RowStatistics block_statistics(const DeviceRows<In, Out>& r, int64_t i, Raw<In, W> (&raw)[U]) {
+__device__ inline auto thread_statistics(const DeviceRows<In, Out>& r, int64_t i, RowThreads by, Raw<In, W> (&raw)[U]) {
   using A = Accum<Out>;
-  const RowSpan<W> span(r, i);
+  const RowSpan<W> span(r, i, by);
   const LogitMap<A> map(r.options);
   const In* row = r.logits + i * r.ld;
   std::conditional_t<kGeneral, GeneralPart<A>, Part<A>> part;
   [[maybe_unused]] const ColumnMass<A> masses(r, i);
   [[maybe_unused]] const bool wants_entropy = r.extras.entropy;
   for (int at = span.head; at < span.tail; at += span.template batch<U>()) {
-    const int first = at + static_cast<int>(threadIdx.x) * W;
+    const int first = span.first(at);
     load_batch(raw, row, span, first);
     if constexpr (kGeneral) {
 #pragma unroll
@@ -195,18 +195,29 @@ __device__ inline RowStatistics block_statistics(const DeviceRows<In, Out>& r, i
       part.sum += exponential(z.at[0]) * exponential.repair();
     }
   }
+  return part;
+}
+
+template <class A>
+__device__ inline RowStatistics statistics_of(const Part<A>& part) {
   RowStatistics s;
-  if constexpr (kGeneral) {
+  s.max = static_cast<double>(part.max), s.sum = static_cast<double>(part.sum);
+  return s;
+}
+// All threads get the statistics, but for the label's logit.
+template <bool kGeneral, int W, int U, class In, class Out>
+__device__ inline RowStatistics block_statistics(const DeviceRows<In, Out>& r, int64_t i, Raw<In, W> (&raw)[U]) {
+  auto part = thread_statistics<kGeneral>(r, i, of_block(), raw);
+  if constexpr (!kGeneral) {
+    return statistics_of(merge_block(part));
+  } else {
     part.merge_block();
-    s.max = static_cast<double>(part.part.max), s.sum = static_cast<double>(part.part.sum);
+    RowStatistics s = statistics_of(part.part);
     s.mass_logits = static_cast<double>(part.mass_logits), s.mass = static_cast<double>(part.mass);
     s.entropy = static_cast<double>(part.entropy);
     if (r.extras.argmax && part.argmax >= 0) s.argmax = static_cast<double>(r.first_col + part.argmax);
-  } else {
-    part = merge_block(part);
-    s.max = static_cast<double>(part.max), s.sum = static_cast<double>(part.sum);
+    return s;
   }
-  return s;
 }
 
 }  // namespace xce::loss

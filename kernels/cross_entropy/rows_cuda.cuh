@@ -178,35 +178,44 @@ __device__ inline Capped<Accum<Out>> z_at(const DeviceRows<In, Out>& r, const Lo
   return map.cap_of(map(r, logit, col).at[0]);
 }
 
-// How a block shares out a row: vectors of W columns, [head, tail), each 16 bytes aligned; the few columns before and
-// after by one thread each.
+// The threads that share a row: a block's, or those of a cluster of blocks.
+struct RowThreads {
+  int thread, threads;
+};
+__device__ inline RowThreads of_block() {
+  return {static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)};
+}
+
+// How they share it out: vectors of W columns, [head, tail), each 16 bytes aligned; the few columns before and after by
+// one thread each.
 template <int W>
 struct RowSpan {
+  RowThreads by;
   int head, tail, edge;  // edge: this thread's single column, or -1
   template <class In, class Out>
-  __device__ RowSpan(const DeviceRows<In, Out>& r, int64_t i) {
+  __device__ RowSpan(const DeviceRows<In, Out>& r, int64_t i, RowThreads by) : by(by), head(0) {
     const int cols = static_cast<int>(r.cols);
-    head = 0;
     if constexpr (W * sizeof(In) == 16) {
       const auto address = reinterpret_cast<uintptr_t>(r.logits + i * r.ld);
       head = min(cols, static_cast<int>((16 - address % 16) % 16 / sizeof(In)));
     }
     tail = head + (cols - head) / W * W;
-    const int at = static_cast<int>(threadIdx.x);
-    edge = at < head ? at : tail + (at - head);
+    edge = by.thread < head ? by.thread : tail + (by.thread - head);
     if (edge >= cols) edge = -1;
   }
-  __device__ static int stride() { return static_cast<int>(blockDim.x) * W; }
-  // Columns of a block's batch of U vectors per thread.
+  __device__ int stride() const { return by.threads * W; }
+  // Columns of a batch of U vectors per thread.
   template <int U>
-  __device__ static int batch() {
+  __device__ int batch() const {
     return U * stride();
   }
+  // This thread's first column of the batch that begins at column `at`.
+  __device__ int first(int at) const { return at + by.thread * W; }
   // Whether this thread's vectors or its edge hold column y.
   __device__ bool owns(int y) const {
     if (y < 0) return false;
     if (y < head || y >= tail) return y == edge;
-    return (y - head) / W % static_cast<int>(blockDim.x) == static_cast<int>(threadIdx.x);
+    return (y - head) / W % by.threads == by.thread;
   }
 };
 
