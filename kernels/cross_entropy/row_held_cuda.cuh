@@ -119,8 +119,12 @@ void launch_held(const CudaExec& exec, const DeviceRows<T, T>& r) {
   config.stream = exec.stream;
   config.attrs = &cluster;
   config.numAttrs = shape.blocks > 1 ? 1 : 0;
-  // Clusters stay for row after row, starting one takes long; single blocks come and go.
-  const int64_t groups = shape.blocks == 1 ? r.rows : std::min(r.rows, resident_held<W, T>(exec, config, shape.blocks));
+  // Those that take long to start stay for row after row; of blocks that share an SM the next one fills the gap.
+  int64_t groups = r.rows;
+  if (shape.blocks > 1)
+    groups = std::min(r.rows, resident_held<W, T>(exec, config, shape.blocks));
+  else if (shape.threads > kHeldThreads / 2)
+    groups = std::min<int64_t>(r.rows, exec.sm_count);
   config.gridDim = dim3(static_cast<unsigned>(groups * shape.blocks));
   XCE_CUDA_CHECK(cudaLaunchKernelEx(&config, held_losses_and_gradients<W, T>, r, shape.blocks));
 }
