@@ -22,10 +22,10 @@ nvcc -std=c++20 -DNDEBUG -DXCE_WITH_CUDA -Werror all-warnings -I. -Ikernels/incl
 
 build=build/cuda-check
 cmake --preset cuda -B "$build" -DCMAKE_CXX_FLAGS_RELEASE="-O0 -DNDEBUG"
-targets=(xce-train xce_shared core_device_test train_step_test)
+targets=(xce-train xce_shared bench_loss bench_kernels core_device_test train_step_test)
 known=$(cmake --build "$build" --target help)
 grep -q xce_kernel_trace <<<"$known" && targets+=(xce_kernel_trace)  # where the toolkit has CUPTI
-for source in tests/*/*_test_cuda.cpp tools/bench_*_cuda.c{pp,u}; do
+for source in tests/*/*_test_cuda.cpp tools/bench_*_cuda.cpp; do
   name=$(basename "${source%.*}")
   case $source in
     tests/*) targets+=("$(basename "$(dirname "$source")")_$name") ;;
