@@ -74,6 +74,10 @@ void defaults(LossBenchOptions& o, bool own_dtype) {
   if (!own_dtype && gpu) o.dtype = DType::kBf16;
   if (o.rounds == 0) o.rounds = gpu ? 8 : 15;
   if (o.features.empty()) o.features.push_back({});
+  for (Features& f : o.features) {  // given logits have their bias already
+    if (o.plain && f.bias && f.name != "all") usage("--plain has no bias");
+    if (o.plain) f.bias = false;
+  }
   if (o.budgets_mib.empty()) o.budgets_mib = gpu ? std::vector<int64_t>{0, 1024, 256} : std::vector<int64_t>{128, 64};
   if (!o.shapes.empty()) return;
   if (o.plain && gpu)
