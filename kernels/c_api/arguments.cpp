@@ -67,7 +67,7 @@ void check_targets(const xce_loss& loss) {
 }  // namespace
 
 void check_flag(int32_t flag, const char* name) {
-  require(flag == 0 || flag == 1, str(name, " 0 or 1").c_str(), flag);
+  if (flag != 0 && flag != 1) refuse(str(name, " 0 or 1"), flag);
 }
 
 void check_array(const void* array, size_t element_bytes, const char* name) {
@@ -75,32 +75,33 @@ void check_array(const void* array, size_t element_bytes, const char* name) {
   check_optional(array, element_bytes, name);
 }
 void check_optional(const void* array, size_t element_bytes, const char* name) {
-  require(aligned(array, element_bytes), str(name, " aligned to ", element_bytes, " bytes").c_str(), array);
+  if (!aligned(array, element_bytes)) refuse(str(name, " aligned to ", element_bytes, " bytes"), array);
 }
 
 void check_elements(int64_t rows, int64_t cols, const char* names) {
-  require(cols == 0 || rows <= kMaxElements / cols, str(names, " with a product of at most 2^58").c_str(),
-          str(rows, " and ", cols));
+  if (cols != 0 && rows > kMaxElements / cols)
+    refuse(str(names, " with a product of at most 2^58"), str(rows, " and ", cols));
 }
 void check_strided(int64_t rows, int64_t stride, const char* names) {
-  require(stride >= -kMaxElements && stride <= kMaxElements, str(names, " with a product of at most 2^58").c_str(),
-          str(rows, " and ", stride));
+  if (stride < -kMaxElements || stride > kMaxElements)
+    refuse(str(names, " with a product of at most 2^58"), str(rows, " and ", stride));
   check_elements(rows, stride < 0 ? -stride : stride, names);
 }
 
 void check_ld(int64_t ld, int64_t rows, int64_t cols, const char* name) {
-  require(ld == 0 || (ld >= cols && ld <= kMaxElements), str(name, " 0 or ", cols, " .. 2^58").c_str(), ld);
-  check_elements(rows, ld, str("rows and ", name).c_str());
+  if (ld != 0 && (ld < cols || ld > kMaxElements)) refuse(str(name, " 0 or ", cols, " .. 2^58"), ld);
+  if (ld != 0 && rows > kMaxElements / ld) refuse(str(name, " whose product with the rows is at most 2^58"), ld);
 }
 
 void check_workspace(const void* workspace, size_t size_bytes, size_t needed_bytes) {
   if (needed_bytes == 0) return;
-  auto expect = [](bool condition, const std::string& what, const auto& got) {
-    if (!condition) throw Failure(XCE_ERROR_WORKSPACE, str("expected ", what, ", got ", got));
+  auto fail = [](const std::string& what, const auto& got) {
+    throw Failure(XCE_ERROR_WORKSPACE, str("expected ", what, ", got ", got));
   };
-  expect(workspace != nullptr, str("args.workspace of ", needed_bytes, " bytes"), "null");
-  expect(aligned(workspace, kWorkspaceAlign), str("args.workspace aligned to ", kWorkspaceAlign, " bytes"), workspace);
-  expect(size_bytes >= needed_bytes, str("args.workspace_size_bytes of at least ", needed_bytes), size_bytes);
+  if (!workspace) fail(str("args.workspace of ", needed_bytes, " bytes"), "null");
+  if (!aligned(workspace, kWorkspaceAlign))
+    fail(str("args.workspace aligned to ", kWorkspaceAlign, " bytes"), workspace);
+  if (size_bytes < needed_bytes) fail(str("args.workspace_size_bytes of at least ", needed_bytes), size_bytes);
 }
 
 DType dtype_of(int32_t dtype, const char* name) {
@@ -170,9 +171,9 @@ void check_arrays(const xce_loss& loss) {
 
 void check_whole_vocab(const xce_loss& loss) {
   constexpr const char* kWhy = " (results of one shard alone: ask for statistics, or use begin and finish)";
-  require(loss.shard_offset == 0, str("args.loss.shard_offset 0", kWhy).c_str(), loss.shard_offset);
-  require(loss.vocab_global <= loss.vocab, str("args.loss.vocab_global of at most vocab ", loss.vocab, kWhy).c_str(),
-          loss.vocab_global);
+  if (loss.shard_offset != 0) refuse(str("args.loss.shard_offset 0", kWhy), loss.shard_offset);
+  if (loss.vocab_global > loss.vocab)
+    refuse(str("args.loss.vocab_global of at most vocab ", loss.vocab, kWhy), loss.vocab_global);
 }
 
 void check_residual(const xce_loss& loss, const void* statistics) {

@@ -10,7 +10,7 @@ namespace xce::c_api {
 template <class Args>
 void check_struct(const Args* args) {
   require(args != nullptr, "args", "null");
-  require(args->struct_size == sizeof(Args), str("args.struct_size ", sizeof(Args)).c_str(), args->struct_size);
+  if (args->struct_size != sizeof(Args)) refuse(str("args.struct_size ", sizeof(Args)), args->struct_size);
   for (uint64_t word : args->reserved) require(word == 0, "args.reserved 0", word);
 }
 

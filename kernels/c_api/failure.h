@@ -20,6 +20,12 @@ class Failure : public std::exception {
   std::string message;
 };
 
+// For expectations that have to be put together, which costs more than the rest of a call's checks: only where it
+// fails.
+template <class Value>
+[[noreturn]] void refuse(const std::string& expectation, const Value& value) {
+  throw Failure(XCE_ERROR_INVALID_ARGUMENT, str("expected ", expectation, ", got ", value));
+}
 template <class Value>
 void require(bool condition, const char* expectation, const Value& value) {
   if (!condition) throw Failure(XCE_ERROR_INVALID_ARGUMENT, str("expected ", expectation, ", got ", value));

@@ -82,7 +82,7 @@ void check_gradients(const Args& a) {
   for (auto [type, name] : {std::pair{a.dx_dtype, "args.dx_dtype"}, {a.dweight_dtype, "args.dweight_dtype"}}) {
     if (type == 0) continue;
     const DType given = dtype_of(type, name);
-    require(given == dtype || given == accum, str(name, " 0, dtype or accum").c_str(), type);
+    if (given != dtype && given != accum) refuse(str(name, " 0, dtype or accum"), type);
   }
   check_flag(a.accumulate_dx, "args.accumulate_dx");
   check_flag(a.accumulate_dweight, "args.accumulate_dweight");
@@ -109,7 +109,7 @@ void check_shape(const Args* args) {
   check_ld(a.ld_dweight, a.loss.vocab, a.hidden, "args.ld_dweight");
   for (auto [ld, name] :
        {std::pair{a.ldx, "args.ldx"}, {a.ldw, "args.ldw"}, {a.ld_dx, "args.ld_dx"}, {a.ld_dweight, "args.ld_dweight"}})
-    require_supported(ld <= kMaxInt, str(name, " below 2^31").c_str(), ld);
+    if (ld > kMaxInt) require_supported(false, str(name, " below 2^31").c_str(), ld);
   check_gradients(a);
   check_flag(a.allow_tf32, "args.allow_tf32");
   require(a.reserved_flag == 0, "args.reserved_flag 0", a.reserved_flag);
@@ -172,7 +172,7 @@ void check(const xce_context& context, xce_pass pass, const Args* args) {
 void check_chunk(const xce_context& context, const Args* args, int64_t chunk, const void* statistics) {
   check(context, XCE_BEGIN_FINISH, args);
   const int64_t count = chunks_of(context, *args).count;
-  require(chunk >= 0 && chunk < count, str("chunk in 0 .. ", count, " - 1").c_str(), chunk);
+  if (chunk < 0 || chunk >= count) refuse(str("chunk in 0 .. ", count, " - 1"), chunk);
   check_array(statistics, sizeof(double), "statistics");
 }
 

@@ -60,7 +60,7 @@ class Choices {
 };
 
 using Wide = __int128;  // sizes of wrong arguments, too
-constexpr Wide kMaxBytes = 1 << 16;
+constexpr Wide kMaxBytes = 1 << 13;
 
 struct Layout {
   Wide rows = 1, cols = 1, ld = 0;  // ld 0: cols; negative: the first row is the last in memory (cols 1)
