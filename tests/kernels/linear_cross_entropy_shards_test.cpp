@@ -71,7 +71,7 @@ TEST_P(LinearCrossEntropyShards, EveryOption) {
         SCOPED_TRACE(str(name_of(dtype), " ", o.name, ", cut ", k));
         o.s.budget_bytes = k == 3 ? size_t{40} << 10 : size_t{8} << 20;
         LossShards both(o.c, o.s, kCuts[k]), two(o.c, o.s, kCuts[k]);
-        const Exec device = k == 2 ? exec() : one_thread();
+        const Exec device = k == 2 ? exec_by_turns() : one_thread();
         both.begin_finish(device);
         both.expect_equal_to(want);
         two.forward_then_backward(device);

@@ -29,7 +29,7 @@ class LossExtremes : public DeviceTest {
       const LossAnswer want = reference_linear_cross_entropy(o.c);
       for (double factor : {0.0, 6.0}) {
         o.s.budget_factor = factor;
-        const Exec device = factor == 0 ? exec() : one_thread();
+        const Exec device = factor == 0 ? exec_by_turns() : one_thread();
         LossRun both(o.c, o.s), two(o.c, o.s);
         both.forward_backward(device);
         two.forward(device);
@@ -41,10 +41,11 @@ class LossExtremes : public DeviceTest {
       }
       const LogitsCase l{o.c, rounded(dtype, reference_logits(o.c))};
       const LossAnswer of_logits = l.answer();
+      const Exec device = exec_by_turns();
       CrossEntropyRun both(l, o.s), two(l, o.s);
-      both.forward_backward(exec());
-      two.forward(exec());
-      two.backward(exec());
+      both.forward_backward(device);
+      two.forward(device);
+      two.backward(device);
       for (const CrossEntropyRun* got : {&both, &two}) {
         expect_loss(*got, of_logits, dtype);
         expect_gradients(*got, of_logits);

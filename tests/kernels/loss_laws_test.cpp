@@ -157,7 +157,7 @@ TEST_P(LossLaws, Law5_AllRowsIgnoredGiveZeroWithEveryOption) {
       o.c.x.assign(o.c.x.size(), kInf);                             // never 0 * inf
       for (double factor : {kKept, kRecomputed}) {
         o.s.budget_factor = factor;
-        const Exec device = factor == kKept ? exec() : one_thread();
+        const Exec device = factor == kKept ? exec_by_turns() : one_thread();
         LossRun got(o.c, o.s), two(o.c, o.s);
         got.forward_backward(device);
         two.forward(device);

@@ -20,6 +20,12 @@ class DeviceTest : public ::testing::TestWithParam<std::string> {
   Exec exec() const { return on_gpu() ? gpu_execs()[0] : cpu_exec(3); }
   // One thread: for calls cut so small that several would mostly wait for each other.
   Exec one_thread() const { return on_gpu() ? gpu_execs()[0] : cpu_exec(1); }
+  // Three threads every fourth time, else one: where other programs want the cores, threads wait for each other longer
+  // than they compute.
+  Exec exec_by_turns() const { return turn_++ % 4 == 0 ? exec() : one_thread(); }
+
+ private:
+  mutable int turn_ = 0;
 };
 
 inline std::vector<std::string> device_names() {
