@@ -150,8 +150,7 @@ void LossProblem::each_block(F&& f) const {
 }
 std::vector<std::vector<double>> LossProblem::logits_of(const Features& f, const std::vector<int64_t>& rows) const {
   std::vector<std::vector<double>> all, x;
-  const bool biased = f.bias && !is_plain_;
-  const std::vector<double> bias = biased ? bias_.read(0, s_.vocab) : std::vector<double>(s_.vocab);
+  const std::vector<double> bias = f.bias ? bias_.read(0, s_.vocab) : std::vector<double>(s_.vocab);
   for (int64_t i : rows) {
     if (!is_plain_) x.push_back(x_.read(i * s_.hidden, s_.hidden));
     all.push_back(is_plain_ ? logits_.read(i * s_.vocab, s_.vocab) : bias);
