@@ -1,8 +1,5 @@
 #include "kernels/c_api/arguments.h"
 
-#include <cmath>
-#include <limits>
-
 #include "kernels/cross_entropy/loss_rows.h"
 
 namespace xce::c_api {
@@ -141,6 +138,13 @@ void check_shape(const xce_loss& loss) {
   check_targets(loss);
   check_strided(loss.rows, loss.upstream_stride, "args.loss.rows and args.loss.upstream_stride");
   for (uint64_t word : loss.reserved) require(word == 0, "args.loss.reserved 0", word);
+}
+
+void check_device_sizes(const xce_context& context, const xce_loss& loss) {
+  if (context.on_cpu()) return;
+  constexpr int64_t kLimit = int64_t{1} << 30;
+  require_supported(loss.rows < kLimit, "args.loss.rows below 2^30 on a GPU", loss.rows);
+  require_supported(loss.vocab < kLimit, "args.loss.vocab below 2^30 on a GPU", loss.vocab);
 }
 
 void check_arrays(const xce_loss& loss) {

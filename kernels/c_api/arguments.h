@@ -27,6 +27,8 @@ void check_workspace(const void* workspace, size_t size_bytes, size_t needed_byt
 DType dtype_of(int32_t dtype, const char* name = "dtype");
 // Rows, vocabulary, dtype and options: what shapes and plans depend on; and every field that has to be zero.
 void check_shape(const xce_loss& loss);
+// What a device's kernels count in 32 bits: rows and columns of either loss.
+void check_device_sizes(const xce_context& context, const xce_loss& loss);
 // Also the arrays that are there, labels among them.
 void check_arrays(const xce_loss& loss);
 // Losses of a call that sees one shard alone would be wrong in silence.

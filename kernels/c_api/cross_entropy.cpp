@@ -83,6 +83,7 @@ void check_dlogits(const Args& args, size_t element_bytes) {
 
 void check(const xce_context& context, xce_pass pass, const Args* args) {
   check_shape(args);
+  check_device_sizes(context, args->loss);
   const size_t bytes = bytes_of(context, pass, *args);
   c_api::check_arrays(args->loss);
   const size_t element = size_of(dtype_of(args->loss.dtype));

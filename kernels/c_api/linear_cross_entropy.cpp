@@ -115,7 +115,7 @@ void check_shape(const Args* args) {
   require(a.reserved_flag == 0, "args.reserved_flag 0", a.reserved_flag);
 }
 
-void check_arrays(const xce_context& context, const Args& a) {
+void check_arrays(const Args& a) {
   c_api::check_arrays(a.loss);
   const size_t element = size_of(dtype_of(a.loss.dtype)), accum = size_of(accum_dtype(dtype_of(a.loss.dtype)));
   if (a.loss.rows > 0) check_array(a.x, element, "args.x");
@@ -125,9 +125,6 @@ void check_arrays(const xce_context& context, const Args& a) {
   check_optional(a.dweight, dweight_in_dtype(a) ? element : accum, "args.dweight");
   check_optional(a.dbias, dweight_in_dtype(a) ? element : accum, "args.dbias");
   check_optional(a.statistics, sizeof(double), "args.statistics");
-  if (!context.on_cpu())
-    require_supported(a.loss.vocab <= std::numeric_limits<int32_t>::max(), "args.loss.vocab below 2^31 on a device",
-                      a.loss.vocab);
 }
 
 LinearCrossEntropyBegin begin_of(const Args& args, const Call& call, int64_t chunk, void* statistics) {
@@ -162,8 +159,9 @@ LossChunks chunks_of(const xce_context& context, const Args& args) {
 // All that can be wrong with a call of this pass.
 void check(const xce_context& context, xce_pass pass, const Args* args) {
   check_shape(args);
+  check_device_sizes(context, args->loss);
   const size_t bytes = bytes_of(context, pass, *args);
-  check_arrays(context, *args);
+  check_arrays(*args);
   if (pass == XCE_FORWARD_BACKWARD || (pass == XCE_FORWARD && any_output(args->loss))) check_whole_vocab(args->loss);
   if (pass == XCE_BACKWARD) check_residual(args->loss, args->statistics);
   check_workspace(args->workspace, args->workspace_size_bytes, bytes);

@@ -130,6 +130,12 @@ std::vector<Mistake<Args>> array_mistakes() {
        }},
   };
 }
+// Of a loss on a GPU.
+template <class Args>
+std::vector<Mistake<Args>> size_mistakes() {
+  return {{kUnsupported, {"args.loss.rows", "2^30"}, [](Args& a) { a.loss.rows = int64_t{1} << 30; }},
+          {kUnsupported, {"args.loss.vocab", "2^30"}, [](Args& a) { a.loss.vocab = int64_t{1} << 30; }}};
+}
 template <class Args>
 void append(std::vector<Mistake<Args>>& to, std::vector<Mistake<Args>> more) {
   to.insert(to.end(), more.begin(), more.end());
@@ -177,6 +183,7 @@ TEST_P(CApiBadCalls, LinearCrossEntropy) {
        {XCE_ERROR_WORKSPACE, {"args.workspace_budget_bytes", "at least", "got 10"}, [](Args& a) {
           a.workspace_budget_bytes = 10;
         }}});
+  if (on_gpu()) append(mistakes, size_mistakes<Args>());
   for (const auto& mistake : mistakes) {
     Good good;
     auto args = good.linear();
@@ -239,6 +246,7 @@ TEST_P(CApiBadCalls, CrossEntropy) {
        {kInvalid, {"args.dlogits", "null"}, [](Args& a) { a.dlogits = nullptr; }},
        {kInvalid, {"args.ld_dlogits", "21"}, [](Args& a) { a.logits = a.dlogits, a.ld_dlogits = kVocab + 1; }},
        {kInvalid, {"args.loss.shard_offset", "4"}, [](Args& a) { a.loss.shard_offset = 4; }}});
+  if (on_gpu()) append(mistakes, size_mistakes<Args>());
   for (const auto& mistake : mistakes) {
     Good good;
     auto args = good.plain();
