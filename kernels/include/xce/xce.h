@@ -6,9 +6,10 @@
 //     value of everything else. What is marked reserved must stay zero.
 //  2. Memory: arrays and results lie where the context computes: in host memory for a CPU context, for a CUDA context
 //     in memory of its device (or memory that it can address). The structs themselves are read before the call returns.
-//  3. Arrays are aligned to their elements, do not overlap unless a field says so, and every size may exceed 2^31.
-//     Below, () is one value, (rows, hidden) row after row; "accum" is fp32, or fp64 where dtype is XCE_FLOAT64. What
-//     lies between rows that are a leading dimension apart is neither read nor written.
+//  3. Arrays are aligned to their elements, do not overlap unless a field says so, and may have more than 2^31
+//     elements; what is smaller says so. Below, () is one value, (rows, hidden) row after row; "accum" is fp32, or fp64
+//     where dtype is XCE_FLOAT64. What lies between rows that are a leading dimension apart is neither read nor
+//     written.
 //  4. Results: any may be null, its work is then skipped; what is given is written wholly, unless it says "added to".
 //  5. CUDA calls only enqueue on the context's stream: they do not wait, allocate or read back. After `prepare` with
 //     the same arguments (pointers may change, but not which are null nor their 16-byte alignment) they can be captured
@@ -102,10 +103,11 @@ XCE_API void xce_context_destroy(xce_context* context);
 // A row is valid when its token weight is not 0 and its label is not ignore_index and lies in [0, vocab_global). Other
 // rows are ignored: no value of theirs, NaN included, reaches any result, and their gradients are zero.
 typedef struct xce_loss {
-  int64_t rows;   // >= 0
-  int64_t vocab;  // required, >= 1: the columns here
+  int64_t rows;   // >= 0; of a loss on a GPU below 2^30
+  int64_t vocab;  // required, >= 1: the columns here; of a loss on a GPU below 2^30
   // A part of the vocabulary: column v is the label shard_offset + v. Columns whose label is vocab_global or more are
-  // padding: no logit, zero gradient (a shard may be nothing else). vocab_global 0: shard_offset + vocab.
+  // padding: no logit, zero gradient (a shard may be nothing else). vocab_global 0: shard_offset + vocab. "A shard" is
+  // a call with a shard_offset or with a vocab_global above vocab.
   int64_t shard_offset, vocab_global;
   int32_t dtype;              // required, of x and weight or of the logits: XCE_FLOAT32, _BFLOAT16, _FLOAT16, _FLOAT64
   int32_t label_dtype;        // required with labels, XCE_INT32 or XCE_INT64; not read with probabilities
@@ -135,13 +137,13 @@ typedef struct xce_loss {
   void* loss;                   // () accum, out; with XCE_NONE the sum
   double* loss_total;           // () loss is added to it: of a step's micro-batches
   void* row_loss;               // (rows) accum, out: L_i, undivided
-  void* offset;                 // (rows) accum: the residual, out of forward and in of backward,
+  void* offset;                 // (rows) accum: the residual, out of forward and in of backward, which requires it;
   void* logsum;                 // (rows) accum: both 0 on ignored rows
   void* z_loss_part;            // () accum, out: what z_loss adds to `loss`
   int64_t* n_valid;             // () out: valid rows
-  int64_t* out_of_range;        // () out: rows whose label is neither ignored nor in the vocabulary
-  double* weight_sum;           // () out: of these rows, whether it is the D or not
-  int64_t* first_out_of_range;  // () out: the first of them, -1 if none
+  int64_t* out_of_range;        // () out: rows whose label is not ignore_index and outside [0, vocab_global)
+  double* weight_sum;           // () out: of the valid rows, whether it is the D or not
+  int64_t* first_out_of_range;  // () out: the first row that out_of_range counts, -1 if none
   void* row_max;                // (rows) accum, out: max_v z_v, 0 on ignored rows
   void* row_entropy;            // (rows) accum, out: -sum_v p_v log p_v, 0 on ignored rows
   int64_t* argmax;              // (rows) out: the label of the largest z_v, the lowest of equals; -1 on ignored rows
@@ -154,7 +156,7 @@ typedef struct xce_loss {
 typedef struct xce_linear_cross_entropy_args {
   size_t struct_size;  // required: sizeof(xce_linear_cross_entropy_args)
   xce_loss loss;
-  int64_t hidden;      // required, >= 1
+  int64_t hidden;      // required, >= 1, below 2^31, as the leading dimensions
   const void* x;       // (rows, hidden) dtype, in, rows ldx apart; required when there are rows
   const void* weight;  // (vocab, hidden) dtype, in, rows ldw apart; required
   const void* bias;    // (vocab) dtype, in, or null
@@ -172,8 +174,8 @@ typedef struct xce_linear_cross_entropy_args {
   int32_t allow_tf32;     // 1: products of XCE_FLOAT32 on a GPU may round their operands to TF32; no effect elsewhere
   int32_t reserved_flag;  // 0
 
-  // One set of `rows` rows (xce_loss_statistics_bytes), aligned to 8 bytes. Forward of a shard: out. Backward of a
-  // shard with probabilities: the merged set, in, required. Other calls do not use it.
+  // One set of `rows` rows (xce_loss_statistics_bytes), aligned to 8 bytes. Forward: out, of the columns here. Backward
+  // of a shard with probabilities: the merged set, in, required. Other calls do not use it, but see prepare.
   void* statistics;
   int64_t plan_vocab;  // begin and finish: the largest shard's vocab, so that all ranks cut alike; 0: vocab
 
@@ -189,9 +191,8 @@ typedef struct xce_linear_cross_entropy_args {
   { .struct_size = sizeof(xce_linear_cross_entropy_args) }
 
 // The workspace that these arguments need, never above the budget; XCE_ERROR_WORKSPACE names the least budget. Reads
-// shapes, dtypes, options and budget, and which pointers are null of probabilities, weights, results, gradients and
-// statistics; where those that are given point is not looked at, and x, weight and labels may still be null. One buffer
-// of the largest serves all passes.
+// shapes, dtypes, options and budget, and which of the pointers that may be null are; where those that are given point
+// is not looked at, and x, weight and labels may still be null. One buffer of the largest serves all passes.
 XCE_API xce_status xce_linear_cross_entropy_workspace_bytes(xce_context* context, xce_pass pass,
                                                             const xce_linear_cross_entropy_args* args, size_t* bytes);
 // Makes later calls with such arguments ready for graphs: runs the pass, perhaps many times. All that it writes, what
