@@ -144,7 +144,6 @@ struct Call {
       else
         *residual[i] = nullptr;
     }
-    if (!results) c.bits(1);
     auto result = [&](auto*& field, const char* name, Wide count, size_t element) {
       field = nullptr;
       if (results) out(field, name, {1, count}, element);

@@ -152,8 +152,5 @@ inline void expect_gradients(const LossRun& got, const LossAnswer& want) {
     }
   }
 }
-inline void expect_gradients(const LossRun& got, const LossAnswer& want, const LossSetup&) {
-  expect_gradients(got, want);
-}
 
 }  // namespace xce::test
