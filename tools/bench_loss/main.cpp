@@ -3,8 +3,8 @@
 // round, each contender in turn, the order rotating, runs once (on a GPU: back to back for --hold-ms, at the clocks
 // that its own heat allows).
 //
-//   bench_loss [--device cpu|cuda] [--shape N,H,V]... [--dtype fp32|bf16|fp16] [--tf32] [--narrow] [--budget-mib
-//   M,M...]
+//   bench_loss [--device cpu|cuda] [--shape N,H,V]... [--rows N] [--hidden H] [--vocab V] [--dtype fp32|bf16|fp16]
+//              [--tf32] [--narrow] [--budget-mib M,M...]
 //              [--with none|all|bias,class,token,smoothing,zloss,softcap,scale,entropy,accuracy,probabilities]...
 //              [--rounds R] [--hold-ms T] [--threads T] [--untuned] [--plans] [--json]
 //   bench_loss --plain [--shape N,V]... ...

@@ -122,7 +122,7 @@ LossBenchOptions parse_loss_bench(int argc, char** argv) {
       shapes.push_back(value);
     } else if (name == "--with") {
       o.features.push_back(features(value));
-    } else if (name == "--budget-mib" || name == "--budgets-mib") {
+    } else if (name == "--budget-mib") {
       for (const std::string& word : words(value)) o.budgets_mib.push_back(integer(name, word, 0));
     } else if (name == "--dtype") {
       o.dtype = dtype(value), own_dtype = true;
