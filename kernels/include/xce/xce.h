@@ -85,9 +85,11 @@ XCE_API xce_status xce_context_set_stream(xce_context* context, void* stream);
 // second each (1, as at first), or takes its first answer (0), which is the same in every process.
 XCE_API xce_status xce_context_set_tuning(xce_context* context, int32_t on);
 // The algorithms chosen so far, as a text for other contexts on such a GPU and cuBLAS, in other processes too: `bytes`
-// with the final zero, and the text unless it is null. XCE_ERROR_INVALID_ARGUMENT when capacity is less.
+// with the final zero, and the text unless it is null. XCE_ERROR_INVALID_ARGUMENT when capacity is less. Of a CPU
+// context the text is empty.
 XCE_API xce_status xce_context_tuning_text(xce_context* context, char* text, size_t capacity, size_t* bytes);
-// Takes over the choices of such a text, for products not seen yet. XCE_ERROR_UNSUPPORTED: of another GPU or cuBLAS.
+// Takes over the choices of such a text, for products not seen yet. XCE_ERROR_UNSUPPORTED: of another GPU or cuBLAS, or
+// the context is a CPU's. XCE_ERROR_INVALID_ARGUMENT: not such a text.
 XCE_API xce_status xce_context_load_tuning_text(xce_context* context, const char* text);
 // Wait for the stream first. Null: nothing.
 XCE_API void xce_context_destroy(xce_context* context);
