@@ -129,7 +129,9 @@ def by_torch(c):
     p, top = torch.softmax(z.detach(), 1), z.detach().argmax(1)
     answer = {"loss": loss, "row_loss": rows, "weight_sum": weight_sum, "n_valid": valid.sum(),
               "row_entropy": torch.where(valid, torch.special.entr(p).sum(1), 0),
-              "argmax": torch.where(valid, top, -1), "y": y.grad}
+              "argmax": torch.where(valid, top, -1), "y": y.grad,
+              "row_max": torch.where(valid, z.max(1).values, 0), "lse": torch.where(valid, lse, 0),
+              "z_loss_part": torch.where(valid, u * c.z_loss * lse ** 2, 0).sum() / d if float(d) else loss * 0}
     if not c.plain:
         answer.update(dx=x.grad, dw=w.grad, **({} if b is None else {"db": b.grad}))
     # PyTorch's own reductions where it has all of the options.
@@ -174,12 +176,15 @@ def by_xce(c, context):
                 loss_denominator=point(c.denominator), loss_loss=out("loss"), loss_row_loss=out("row_loss", c.rows),
                 loss_row_entropy=out("row_entropy", c.rows), loss_offset=out("offset", c.rows),
                 loss_logsum=out("logsum", c.rows), loss_weight_sum=out("weight_sum", dtype=torch.float64),
-                loss_n_valid=out("n_valid", dtype=torch.int64), loss_argmax=out("argmax", c.rows, dtype=torch.int64))
+                loss_n_valid=out("n_valid", dtype=torch.int64), loss_row_max=out("row_max", c.rows),
+                loss_z_loss_part=out("z_loss_part"), loss_out_of_range=out("out_of_range", dtype=torch.int64),
+                loss_argmax=out("argmax", c.rows, dtype=torch.int64))
     if c.labels is None:
         loss.update(loss_probabilities=point(c.probabilities), loss_probability_dtype=DTYPES[c.probabilities.dtype])
     else:
         loss.update(loss_labels=point(c.labels), loss_label_dtype=DTYPES[c.labels.dtype],
-                    loss_ignore_index=c.ignore_index, loss_has_ignore_index=1)
+                    loss_ignore_index=c.ignore_index, loss_has_ignore_index=1,
+                    loss_n_correct=out("n_correct", dtype=torch.int64))
     if c.plain:
         op, call = "cross_entropy", xce.args(xce.CrossEntropyArgs, logits=point(c.y), **loss,
                                              dlogits=out("y", c.rows, c.vocab, dtype=c.dtype))
@@ -216,6 +221,13 @@ def compare(c, context):
     assert abs(got["loss"].double() - want["loss"]) <= 3 * rows_bar.sum() / d, "loss"
     assert (got["row_entropy"].double() - want["row_entropy"]).abs().le(
         (1e-12 if c.dtype == torch.float64 else 1e-5) * want["row_entropy"] + 4 * reach).all(), "row_entropy"
+    made_lse = got["offset"].double() + got["logsum"].double()
+    for name, value in (("lse", made_lse), ("row_max", got["row_max"].double())):
+        assert (value - want[name]).abs().le(1e-5 * ulp * 2 ** 22 * want[name].abs() + 4 * reach).all(), name
+    assert abs(got["z_loss_part"].double() - want["z_loss_part"]) <= 3 * rows_bar.sum() / d, "z_loss_part"
+    assert got["out_of_range"] == 0, "out_of_range"
+    if c.labels is not None:
+        assert got["n_correct"] == (valid & (got["argmax"] == c.labels)).sum(), "n_correct"
     picked = z.gather(1, got["argmax"].clamp_min(0)[:, None])[:, 0]
     assert (got["argmax"][~valid] == -1).all() and (picked[valid] >= z.max(1).values[valid] - 2 * reach).all(), "argmax"
     # Gradients: rounding of results and of dlogits, and fp32 sums of terms that may cancel.
