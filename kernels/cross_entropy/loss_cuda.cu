@@ -185,7 +185,8 @@ void launch(const CudaExec& exec, const LossCount& args) {
   DeviceCall call{.targets = args.targets, .dtype = args.dtype, .rows = args.rows, .vocab_global = args.vocab_global};
   call.options.class_weights = args.class_weights;
   call.options.token_weights = args.token_weights;
-  loss::check(call.targets, call.options, call.out, call.rows, call.vocab_global);
+  // As below: the probabilities, of a shard perhaps, are not read.
+  loss::check(call.targets, call.options, call.out, call.rows, 0);
   visit_accum(args.dtype,
               [&]<class A>(std::type_identity<A>) { loss_count<A><<<1, kSumThreads, 0, exec.stream>>>(args, call); });
   cuda::check_launch("LossCount");

@@ -170,9 +170,6 @@ struct GradientWriter {
   Capped<A> label{};
   cuda::Vec<In, 1> edge{};
 
-  __device__ static int thread() {
-    return static_cast<int>(threadIdx.x) * W;
-  }
   // What is read apart from vectors.
   __device__ void begin() {
     owns_label = span.owns(gradient.y);

@@ -37,6 +37,7 @@ __global__ void __launch_bounds__(kHeldThreads, 1) held_losses_and_gradients(Dev
   [[maybe_unused]] int turn = 0;
   for (int i = static_cast<int>(blockIdx.x) / blocks; i < r.rows; i += static_cast<int>(gridDim.x) / blocks) {
     const RowTarget target = r.target(i);
+    if (d == 0 && rank == 0) zero_input(r, i);
     if (!target.valid) {
       if (group.thread == 0) store_loss(r, i, target, nullptr);
       zero_gradient<W>(r, i, group);
@@ -55,6 +56,8 @@ __global__ void __launch_bounds__(kHeldThreads, 1) held_losses_and_gradients(Dev
       part = merge_warp(lane < blocks ? *cluster.map_shared_rank(&block_part[turn], lane) : Part<A>{});
       turn ^= 1;
     }
+#else
+    if (blocks > 1) __trap();  // not compiled for clusters
 #endif
     if (group.thread == 0) {
       kept = statistics_of(part);
@@ -108,7 +111,7 @@ inline HeldShape held_shape(int64_t bytes, bool clusters) {
 template <int W, class T>
 void launch_held(const CudaExec& exec, const DeviceRows<T, T>& r) {
   XCE_CHECK(r.rows < int64_t{1} << 30, "fewer than 2^30 rows", r.rows);
-  const HeldShape shape = held_shape(r.cols * static_cast<int64_t>(sizeof(T)), exec.cc_major >= 9);
+  const HeldShape shape = held_shape(r.cols * static_cast<int64_t>(sizeof(T)), has_clusters(exec));
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim.x = static_cast<unsigned>(shape.blocks);

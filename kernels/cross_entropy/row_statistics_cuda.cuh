@@ -123,7 +123,9 @@ struct GeneralPart {
 #pragma unroll
     for (int j = 0; j < W; ++j) {
       z.at[j] = map.cap_of(z.at[j]).z;
-      if (z.at[j] > top || (argmax < 0 && z.at[j] == top)) top = z.at[j], argmax = col + j;
+      // As unsigned -1 is the largest. The edge comes last, and may be a lower column.
+      const bool lower = static_cast<unsigned>(col + j) < static_cast<unsigned>(argmax);
+      if (z.at[j] > top || (lower && z.at[j] == top)) top = z.at[j], argmax = col + j;
     }
     rebase(top);
     const A base = part.base_of(top);

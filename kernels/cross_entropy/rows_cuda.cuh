@@ -18,6 +18,11 @@ inline unsigned row_grid(int64_t rows) {
   return static_cast<unsigned>(rows);
 }
 
+// Hopper alone: later GPUs run what was compiled for compute capability 8.0, which knows no clusters.
+inline bool has_clusters(const CudaExec& exec) {
+  return exec.cc_major == 9;
+}
+
 // What one launch knows of its rows; row i of it is row first_row + i of the call.
 template <class In, class Out>
 struct DeviceRows {

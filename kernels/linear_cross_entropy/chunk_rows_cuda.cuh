@@ -17,13 +17,13 @@ __global__ void __launch_bounds__(cuda::kThreads)
     cuda::store<W>(to + i * r.hidden + h, valid ? cuda::load<W>(from + h) : cuda::Vec<T, W>{});
 }
 
-// Rows of dx, ld apart, from their sum over tiles; with a null `sum` only the zeros of ignored rows, which products
-// with weights that are not finite leave as NaN.
+// Rows of dx, ld apart, from their sum over tiles; with a null `sum` only the zeros of ignored rows, or of all where
+// the denominator is zero, which products with weights that are not finite leave as NaN.
 template <class T, class D>
 __global__ void __launch_bounds__(cuda::kThreads)
     finish_dx(DeviceRows<Accum<T>, T> r, const Accum<T>* sum, D* dx, int64_t ld, bool add) {
   const int64_t i = blockIdx.x;
-  const bool valid = r.target(i).valid;
+  const bool valid = r.target(i).valid && denominator(r.options, *r.totals) != 0;
   if (valid ? !sum : add) return;
   for (int64_t h = threadIdx.x; h < r.hidden; h += blockDim.x) {
     D* to = dx + i * ld + h;

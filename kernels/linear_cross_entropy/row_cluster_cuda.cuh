@@ -113,6 +113,8 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) cluster_losses_and_
     turn ^= 1;
   }
   cluster.sync();  // no block leaves while another reads its part
+#else
+  __trap();  // not compiled for clusters
 #endif
 }
 
@@ -151,7 +153,8 @@ void launch_cluster(const CudaExec& exec, const DeviceRows<float, Bf16>& r) {
 inline bool launch_in_cluster(const CudaExec& exec, const DeviceRows<float, Bf16>& r) {
   constexpr int64_t kColumns = int64_t{kClusterBlocks} * kHeldWidth * 512;
   const bool aligned = r.ld % kHeldWidth == 0 && cuda::aligned16(r.logits, r.dlogits);
-  if (is_general(r) || exec.cc_major < 9 || !aligned || r.rows == 0 || r.cols <= kColumns / 2 || r.cols > 8 * kColumns)
+  if (is_general(r) || !has_clusters(exec) || !aligned || r.rows == 0 || r.cols <= kColumns / 2 ||
+      r.cols > 8 * kColumns)
     return false;
   if (r.cols <= kColumns)
     launch_cluster<512, 1>(exec, r);

@@ -2,6 +2,10 @@
 // output and each kind of upstream gradient is, exactly.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "tests/support/device_test.h"
 #include "tests/support/loss_harness.h"
 #include "tests/support/loss_options.h"
@@ -228,6 +232,27 @@ TEST_P(LinearCrossEntropyOptions, NanPolicies) {
   c.labels.assign(c.rows, 5);
   options::denominator(c, s, 0);
   check_case(c, s);
+}
+
+// Never 0 * inf: valid rows of inputs and weights that are not finite.
+TEST_P(LinearCrossEntropyOptions, ADenominatorOfZeroGivesZeros) {
+  for (DType dtype : kDTypes) {
+    LossCase c = random_case(dtype, 30, 8, 60, 12);
+    std::fill_n(c.x.begin() + 5 * 8, 8, std::numeric_limits<double>::infinity());
+    std::fill_n(c.weight.begin() + 7 * 8, 8, std::nan(""));
+    for (double smoothing : {0.0, 0.1}) {  // plain rows have kernels of their own
+      c.label_smoothing = smoothing;
+      LossSetup s{.dtype = dtype};
+      options::denominator(c, s, 0);
+      LossRun both(c, s), two(c, s);
+      both.forward_backward(exec());
+      two.forward(exec());
+      two.backward(exec());
+      for (const LossRun* got : {&both, &two})
+        for (const Array* a : {&got->dx, &got->dweight, &got->dbias, &got->loss})
+          for (int64_t i = 0; i < a->size(); ++i) ASSERT_EQ((*a)[i], 0) << name_of(dtype) << " " << smoothing;
+    }
+  }
 }
 
 TEST_P(LinearCrossEntropyOptions, LossTotalIsAddedTo) {

@@ -95,13 +95,15 @@ TEST_P(LossCountTest, ProbabilitiesCountByTokenWeightsInFp64) {
   Vector<double> tokens = {0.25, 0, -3, 1e-9};
   Scalar<int64_t> n_valid(-1);
   Scalar<double> weight_sum(-1);
-  run(exec(), LossCount{.targets = {.probabilities = tokens.data(), .probability_type = DType::kF64},  // not read
-                        .rows = 4,
-                        .vocab_global = 3,
-                        .n_valid = n_valid.data(),
-                        .weight_sum = weight_sum.data(),
-                        .token_weights = tokens.data(),
-                        .dtype = DType::kF64});
+  // The probabilities are not read; of a shard they are fewer than vocab_global.
+  run(exec(),
+      LossCount{.targets = {.probabilities = tokens.data(), .probability_type = DType::kF64, .ld_probabilities = 2},
+                .rows = 4,
+                .vocab_global = 3,
+                .n_valid = n_valid.data(),
+                .weight_sum = weight_sum.data(),
+                .token_weights = tokens.data(),
+                .dtype = DType::kF64});
   EXPECT_EQ(n_valid, 3);
   EXPECT_EQ(weight_sum, 0.25 - 3 + 1e-9);
 }
