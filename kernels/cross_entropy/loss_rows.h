@@ -51,7 +51,7 @@ XCE_HOST_DEVICE RowTarget row_target(const LossTargets& targets, const LossOptio
   return row;
 }
 
-// Running results of a call; sums in fp64 and in row order, so that they depend on neither chunks nor threads.
+// Running results of a call; sums in fp64 and in a fixed order.
 struct Totals {
   int64_t n_valid = 0, out_of_range = 0, first_out_of_range = -1, n_correct = 0;
   double weight_sum = 0;

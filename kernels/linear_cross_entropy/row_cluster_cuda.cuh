@@ -32,9 +32,8 @@ __device__ inline cuda::Vec<float, kHeldWidth> read_logits(const DeviceRows<floa
 // kHeld vectors to a thread. Clusters stay for row after row, with one barrier of the cluster to a row that counts:
 // 1. A gradient overwrites its row's logits after that barrier, where every block has its own in registers.
 // 2. What other threads read after the barrier (`block_part` in the whole cluster, `upstream` and `weight` in the
-// block) has two
-//    places, taken in turns by the rows that count: a thread comes back to a place after the barrier of the row
-//    between, and by then everyone has read it.
+//    block) has two places, taken in turns by the rows that count: a thread comes back to a place after the barrier of
+//    the row between, and by then everyone has read it.
 // 3. An ignored row has no barrier and takes no turn: no block reads its logits, each overwrites its own columns.
 template <int kThreads, int kHeld>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads) cluster_losses_and_gradients(DeviceRows<float, Bf16> r) {
