@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 limit=-runs=${1:-1000000}
-[ "${1:-}" != --seconds ] || limit=-max_total_time=$2
+[ "${1:-}" != --seconds ] || limit=-max_total_time=${2:?--seconds needs a number}
 command -v clang++ >/dev/null || tools/setup.sh --dev
 cmake --preset fuzz
 cmake --build --preset fuzz
