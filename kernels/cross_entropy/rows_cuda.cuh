@@ -18,9 +18,13 @@ inline unsigned row_grid(int64_t rows) {
   return static_cast<unsigned>(rows);
 }
 
-// Hopper alone: later GPUs run what was compiled for compute capability 8.0, which knows no clusters.
+// Whether kernels that use clusters run as such here: they are compiled for Hopper alone, and only where the build asks
+// for it. Other GPUs run what was compiled for compute capability 8.0, which knows none.
 inline bool has_clusters(const CudaExec& exec) {
-  return exec.cc_major == 9;
+  constexpr int kCompiledFor[] = {__CUDA_ARCH_LIST__};
+  bool hopper = false;
+  for (int architecture : kCompiledFor) hopper = hopper || architecture / 100 == 9;
+  return hopper && exec.cc_major == 9;
 }
 
 // What one launch knows of its rows; row i of it is row first_row + i of the call.
