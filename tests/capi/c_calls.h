@@ -8,15 +8,6 @@ namespace xce::test {
 
 using Scratch = Vector<std::max_align_t>;
 
-inline LinearCrossEntropyForwardBackward whole(LossRun& run, size_t budget) {
-  return {.in = run.inputs(),
-          .options = run.options(),
-          .out = run.outputs(),
-          .upstream = run.upstream(),
-          .grad = run.gradients(),
-          .workspace = {.budget_bytes = budget}};
-}
-
 // Runs one pass with as much workspace as it asks for.
 inline void run_pass(xce_context* context, xce_pass pass, xce_linear_cross_entropy_args args) {
   size_t bytes = 0;

@@ -109,7 +109,7 @@ TEST_P(CApi, LinearCrossEntropyEqualsTheOp) {
       const LossSetup& s = v.setup;
       LossRun want(c, s), got(c, s);
       want.forward_backward(exec());
-      run_pass(context, XCE_FORWARD_BACKWARD, c_args(whole(got, budget)));
+      run_pass(context, XCE_FORWARD_BACKWARD, c_args(call_of(got, budget)));
       expect_same(got, want);
       if (!s.out_of_range_is_nan) {
         ASSERT_NE(double(want.loss[0]), 0);
@@ -119,8 +119,8 @@ TEST_P(CApi, LinearCrossEntropyEqualsTheOp) {
       LossRun want_apart(c, s), got_apart(c, s);
       want_apart.forward(exec());
       want_apart.backward(exec());
-      run_pass(context, XCE_FORWARD, c_args(whole(got_apart, budget)));
-      run_pass(context, XCE_BACKWARD, c_args(whole(got_apart, budget)));
+      run_pass(context, XCE_FORWARD, c_args(call_of(got_apart, budget)));
+      run_pass(context, XCE_BACKWARD, c_args(call_of(got_apart, budget)));
       expect_same(got_apart, want_apart);
     }
   }
@@ -134,7 +134,7 @@ TEST_P(CApi, NarrowWeightGradients) {
     const LossCase c = case_for(v);
     LossRun want(c, v.setup), got(c, v.setup);
     want.forward_backward(exec());
-    const xce_linear_cross_entropy_args args = c_args(whole(got, v.setup.budget_bytes));
+    const xce_linear_cross_entropy_args args = c_args(call_of(got, v.setup.budget_bytes));
     EXPECT_EQ(args.dweight_dtype, c_dtype(dtype));
     run_pass(context, XCE_FORWARD_BACKWARD, args);
     expect_same(got, want);
@@ -150,7 +150,7 @@ TEST_P(CApi, Tf32WhereItIsAllowed) {
     const LossCase c = case_for(v);
     LossRun want(c, v.setup), got(c, v.setup);
     want.forward_backward(exec());
-    LinearCrossEntropyForwardBackward call = whole(got, size_t{8} << 20);
+    LinearCrossEntropyForwardBackward call = call_of(got, size_t{8} << 20);
     call.in.allow_tf32 = true;
     run_pass(context, XCE_FORWARD_BACKWARD, c_args(call));
     if (on_gpu() && dtype == DType::kF32) {
@@ -168,7 +168,7 @@ TEST_P(CApi, AnIgnoreIndexInTheVocabulary) {
   LossRun want(c, {}), got(c, {});
   want.forward_backward(exec());
   CContext context(on_gpu());
-  xce_linear_cross_entropy_args args = c_args(whole(got, size_t{1} << 20));
+  xce_linear_cross_entropy_args args = c_args(call_of(got, size_t{1} << 20));
   EXPECT_EQ(args.loss.has_ignore_index, 1);
   run_pass(context, XCE_FORWARD_BACKWARD, args);
   expect_same(got, want);
@@ -182,7 +182,7 @@ TEST_P(CApi, OneUpstreamForAllRows) {
   c.upstream = {-3};
   LossRun got(c, s);
   CContext context(on_gpu());
-  xce_linear_cross_entropy_args args = c_args(whole(got, size_t{1} << 20));
+  xce_linear_cross_entropy_args args = c_args(call_of(got, size_t{1} << 20));
   EXPECT_EQ(args.loss.upstream_is_scalar, 1);
   run_pass(context, XCE_FORWARD_BACKWARD, args);
   c.own_mean = false, c.divisor = 1;

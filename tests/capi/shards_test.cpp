@@ -46,7 +46,7 @@ class CApiShards : public DeviceTest {
   }
 
   xce_linear_cross_entropy_args args_of(Rank& rank, int64_t offset, size_t budget) const {
-    xce_linear_cross_entropy_args args = c_args(whole(rank.run, budget));
+    xce_linear_cross_entropy_args args = c_args(call_of(rank.run, budget));
     args.loss.shard_offset = offset, args.loss.vocab_global = kVocab;
     args.plan_vocab = kShard;
     return args;

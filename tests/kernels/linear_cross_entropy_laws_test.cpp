@@ -26,14 +26,6 @@ void check_case(const Exec& exec, const LossCase& c, LossSetup s = {}) {
   }
 }
 
-LinearCrossEntropyForwardBackward call_of(LossRun& run, size_t budget) {
-  return {.in = run.inputs(),
-          .options = run.options(),
-          .out = run.outputs(),
-          .upstream = run.upstream(),
-          .grad = run.gradients(),
-          .workspace = {.budget_bytes = budget}};
-}
 int64_t chunk_count(const Exec& exec, const LinearCrossEntropyForwardBackward& call) {
   return std::visit([&](const auto& device) { return chunks(device, call).count; }, exec);
 }

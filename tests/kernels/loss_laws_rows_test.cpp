@@ -16,13 +16,6 @@ INSTANTIATE_TEST_SUITE_P(Devices, LossRowLaws, ::testing::ValuesIn(device_names(
 
 constexpr double kKept = 1000, kRecomputed = 6;  // times the least budget
 
-std::vector<OptionCase> every_option(DType dtype, int64_t rows, int64_t hidden, int64_t vocab, uint64_t seed) {
-  std::vector<OptionCase> all =
-      cases_of_every_option(dtype, [=] { return random_case(dtype, rows, hidden, vocab, seed); });
-  for (OptionCase& o : all) o.s.by_terms = true;
-  return all;
-}
-
 // A row whose label's weight is zero has no loss to be poisoned.
 void give_weight(LossCase& c, int64_t row) {
   if (!c.labels.empty()) c.labels[row] = 3;

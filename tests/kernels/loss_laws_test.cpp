@@ -15,13 +15,6 @@ INSTANTIATE_TEST_SUITE_P(Devices, LossLaws, ::testing::ValuesIn(device_names()),
 
 constexpr double kKept = 1000, kRecomputed = 6;  // times the least budget
 
-std::vector<OptionCase> every_option(DType dtype, int64_t rows, int64_t hidden, int64_t vocab, uint64_t seed) {
-  std::vector<OptionCase> all =
-      cases_of_every_option(dtype, [=] { return random_case(dtype, rows, hidden, vocab, seed); });
-  for (OptionCase& o : all) o.s.by_terms = true;
-  return all;
-}
-
 // What a call reads through pointers may change between two runs of the same arguments, as between a graph's replays.
 TEST_P(LossLaws, Law1_ReadsWhatChangesInPlaceWhenItRuns) {
   LossCase c = random_case(DType::kF32, 20, 8, 60, 1), changed = c;

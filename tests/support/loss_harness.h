@@ -125,6 +125,15 @@ class LossRun : public LossCall {
  public:
   Array dx, dweight, dbias;
 };
+// forward_backward of the run's arrays, a workspace still to come.
+inline LinearCrossEntropyForwardBackward call_of(LossRun& run, size_t budget) {
+  return {.in = run.inputs(),
+          .options = run.options(),
+          .out = run.outputs(),
+          .upstream = run.upstream(),
+          .grad = run.gradients(),
+          .workspace = {.budget_bytes = budget}};
+}
 
 inline void expect_gradients(const LossRun& got, const LossAnswer& want) {
   const LossSetup& s = got.setup();

@@ -126,4 +126,12 @@ std::vector<OptionCase> cases_of_every_option(DType dtype, Make make) {
   return all;
 }
 
+// The same of random cases of one shape, judged by their terms: some cancel.
+inline std::vector<OptionCase> every_option(DType dtype, int64_t rows, int64_t hidden, int64_t vocab, uint64_t seed) {
+  std::vector<OptionCase> all =
+      cases_of_every_option(dtype, [=] { return random_case(dtype, rows, hidden, vocab, seed); });
+  for (OptionCase& o : all) o.s.by_terms = true;
+  return all;
+}
+
 }  // namespace xce::test
