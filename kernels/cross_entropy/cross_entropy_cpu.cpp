@@ -6,6 +6,7 @@
 #include <array>
 
 #include "kernels/cpu/parallel.h"
+#include "kernels/cross_entropy/cross_entropy_check.h"
 #include "kernels/cross_entropy/loss_rows.h"
 #include "kernels/cross_entropy/tile_math.h"
 
@@ -106,27 +107,8 @@ struct PartialSums {
 };
 
 void check(const CpuExec& exec, const CrossEntropyInputs& in, const LossOptions& options, const LossOutputs& out) {
-  loss::check(in.targets, options, out, in.rows, in.vocab);
-  XCE_CHECK(in.rows >= 0, "cross-entropy rows >= 0", in.rows);
-  XCE_CHECK(in.vocab >= 1, "cross-entropy vocab >= 1", in.vocab);
-  XCE_CHECK(in.ld == 0 || in.ld >= in.vocab, "ld 0 or >= vocab", in.ld);
-  XCE_CHECK(in.shard_offset >= 0, "shard_offset >= 0", in.shard_offset);
-  XCE_CHECK(in.rows == 0 || in.logits, "logits", "null");
+  loss::check(in, options, out);
   XCE_CHECK(exec.pool->size() <= kMaxThreads, str("at most ", kMaxThreads, " threads"), exec.pool->size());
-}
-bool is_whole_vocab(const CrossEntropyInputs& in) {
-  return in.shard_offset == 0 && in.vocab_global <= in.vocab;
-}
-void check_whole_vocab(const CrossEntropyInputs& in) {
-  XCE_CHECK(is_whole_vocab(in), "the whole vocabulary, or a shard's statistics alone",
-            str("a shard of ", in.vocab_global, " labels"));
-}
-int64_t dlogits_ld(const CrossEntropyInputs& in, const void* dlogits, int64_t ld) {
-  XCE_CHECK(in.rows == 0 || dlogits, "dlogits", "null");
-  XCE_CHECK(ld == 0 || ld >= in.vocab, "ld_dlogits 0 or >= vocab", ld);
-  XCE_CHECK(in.rows == 0 || dlogits != in.logits || (ld ? ld : in.vocab) == (in.ld ? in.ld : in.vocab),
-            "equal leading dimensions of logits and of the dlogits that overwrite them", ld);
-  return ld ? ld : in.vocab;
 }
 
 template <class T>
@@ -224,21 +206,21 @@ size_t workspace_bytes(const CpuExec&, const CrossEntropyForwardBackward&) {
 
 void launch(const CpuExec& exec, const CrossEntropyForward& args) {
   check(exec, args.in, args.options, args.out);
-  if (loss::any(args.out)) check_whole_vocab(args.in);
+  if (loss::any(args.out)) loss::check_whole_vocab(args.in);
   visit_loss_dtype(args.in.dtype, [&]<class T>(std::type_identity<T>) { forward<T>(exec, args); });
 }
 
 void launch(const CpuExec& exec, const CrossEntropyBackward& args) {
   check(exec, args.in, args.options, {});
-  loss::check_backward(args.in.targets, is_whole_vocab(args.in), args.offset, args.logsum, args.in.rows);
-  int64_t ld = dlogits_ld(args.in, args.dlogits, args.ld_dlogits);
+  loss::check_backward(args.in.targets, loss::is_whole_vocab(args.in), args.offset, args.logsum, args.in.rows);
+  int64_t ld = loss::dlogits_ld(args.in, args.dlogits, args.ld_dlogits);
   visit_loss_dtype(args.in.dtype, [&]<class T>(std::type_identity<T>) { backward<T>(exec, args, ld); });
 }
 
 void launch(const CpuExec& exec, const CrossEntropyForwardBackward& args) {
   check(exec, args.in, args.options, args.out);
-  check_whole_vocab(args.in);
-  int64_t ld = dlogits_ld(args.in, args.dlogits, args.ld_dlogits);
+  loss::check_whole_vocab(args.in);
+  int64_t ld = loss::dlogits_ld(args.in, args.dlogits, args.ld_dlogits);
   visit_loss_dtype(args.in.dtype, [&]<class T>(std::type_identity<T>) { forward_backward<T>(exec, args, ld); });
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/base/workspace.h"
+#include "kernels/cross_entropy/cross_entropy_check.h"
 #include "kernels/cross_entropy/row_launch_cuda.cuh"
 
 namespace xce {
@@ -29,35 +30,13 @@ struct Scratch {
 int64_t vocab_global(const CrossEntropyInputs& in) {
   return in.vocab_global < 0 ? in.shard_offset + in.vocab : in.vocab_global;
 }
-bool is_whole_vocab(const CrossEntropyInputs& in) {
-  return in.shard_offset == 0 && in.vocab_global <= in.vocab;
-}
 
 template <class Args>
 void check(const CudaExec& exec, const Args& args, const LossOutputs& out) {
-  const CrossEntropyInputs& in = args.in;
-  loss::check(in.targets, args.options, out, in.rows, in.vocab);
-  XCE_CHECK(in.rows >= 0, "cross-entropy rows >= 0", in.rows);
-  XCE_CHECK(in.vocab >= 1, "cross-entropy vocab >= 1", in.vocab);
-  XCE_CHECK(in.ld == 0 || in.ld >= in.vocab, "ld 0 or >= vocab", in.ld);
-  XCE_CHECK(in.shard_offset >= 0, "shard_offset >= 0", in.shard_offset);
-  XCE_CHECK(in.rows == 0 || in.logits, "logits", "null");
+  loss::check(args.in, args.options, out);
   const size_t bytes = workspace_bytes(exec, args);
   XCE_CHECK(args.workspace && args.workspace_size_bytes >= bytes, str("a workspace of ", bytes, " bytes"),
             args.workspace_size_bytes);
-}
-void check_whole_vocab(const CrossEntropyInputs& in) {
-  XCE_CHECK(is_whole_vocab(in), "the whole vocabulary, or a shard's statistics alone",
-            str("a shard of ", in.vocab_global, " labels"));
-}
-template <class Args>
-void check_dlogits(const Args& args) {
-  const CrossEntropyInputs& in = args.in;
-  const int64_t ld = args.ld_dlogits;
-  XCE_CHECK(in.rows == 0 || args.dlogits, "dlogits", "null");
-  XCE_CHECK(ld == 0 || ld >= in.vocab, "ld_dlogits 0 or >= vocab", ld);
-  XCE_CHECK(args.dlogits != in.logits || (ld ? ld : in.vocab) == (in.ld ? in.ld : in.vocab),
-            "equal leading dimensions of logits and of the dlogits that overwrite them", ld);
 }
 
 template <class Args>
@@ -175,21 +154,21 @@ size_t workspace_bytes(const CudaExec&, const CrossEntropyForwardBackward& args)
 
 void launch(const CudaExec& exec, const CrossEntropyForward& args) {
   check(exec, args, args.out);
-  if (loss::any(args.out)) check_whole_vocab(args.in);
+  if (loss::any(args.out)) loss::check_whole_vocab(args.in);
   visit_loss_dtype(args.in.dtype, [&]<class T>(std::type_identity<T>) { forward<T>(exec, args); });
 }
 
 void launch(const CudaExec& exec, const CrossEntropyBackward& args) {
   check(exec, args, {});
-  loss::check_backward(args.in.targets, is_whole_vocab(args.in), args.offset, args.logsum, args.in.rows);
-  check_dlogits(args);
+  loss::check_backward(args.in.targets, loss::is_whole_vocab(args.in), args.offset, args.logsum, args.in.rows);
+  loss::dlogits_ld(args.in, args.dlogits, args.ld_dlogits);
   visit_loss_dtype(args.in.dtype, [&]<class T>(std::type_identity<T>) { backward<T>(exec, args); });
 }
 
 void launch(const CudaExec& exec, const CrossEntropyForwardBackward& args) {
   check(exec, args, args.out);
-  check_whole_vocab(args.in);
-  check_dlogits(args);
+  loss::check_whole_vocab(args.in);
+  loss::dlogits_ld(args.in, args.dlogits, args.ld_dlogits);
   visit_loss_dtype(args.in.dtype, [&]<class T>(std::type_identity<T>) { forward_backward<T>(exec, args); });
 }
 
